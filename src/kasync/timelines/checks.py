@@ -1,0 +1,64 @@
+"""Which settings of a timeline are refused before work starts, and with what sentence?"""
+
+import math
+from collections.abc import Collection
+
+from kasync.errors import UserError, unknown
+
+
+def whole(name: str, value: object, at_least: int) -> int:
+    """The value as an int; a fraction, a word or something too small is refused."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise UserError(f"{name} is {value!r}: give a whole number of at least {at_least}.")
+    number = int(value.__index__())
+    if number < at_least:
+        raise UserError(f"{name} is {number}: give a whole number of at least {at_least}.")
+    return number
+
+
+def sizes(clients: object, k: object, steps: object) -> tuple[int, int, int]:
+    """clients, k and steps, once they can work together."""
+    clients, k, steps = whole("clients", clients, 1), whole("k", k, 1), whole("steps", steps, 1)
+    if k > clients:
+        raise UserError(f"k is {k} but there are only {clients} clients: choose k between 1 and {clients}.")
+    if max(clients, steps) >= 2**31 - 1:
+        raise UserError(f"{clients} clients and {steps} steps: both must stay below 2^31 - 1, choose fewer.")
+    return clients, k, steps
+
+
+def seed_of(seed: object) -> int:
+    """A seed of at least 0, and below 2^64, so that no two seeds are the same."""
+    number = whole("seed", seed, 0)
+    if number >= 2**64:
+        raise UserError(f"seed is {number}: give a whole number below 2^64.")
+    return number
+
+
+def positive(name: str, value: float) -> float:
+    """A finite number above zero."""
+    number = _number(name, value)
+    if not (math.isfinite(number) and number > 0):
+        raise UserError(f"{name} is {value!r}: give a finite number above 0.")
+    return number
+
+
+def share(name: str, value: float) -> float:
+    """A probability in [0, 1); at 1 nothing would ever arrive."""
+    number = _number(name, value)
+    if not 0 <= number < 1:
+        raise UserError(f"{name} is {value!r}: give a share from 0 up to, not including, 1.")
+    return number
+
+
+def one_of(kind: str, name: str, known: Collection[str]) -> str:
+    """The name, if it is known; otherwise the error names the nearest one."""
+    if name not in known:
+        raise unknown(kind, name, known)
+    return name
+
+
+def _number(name: str, value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise UserError(f"{name} is {value!r}: give a number.") from None
