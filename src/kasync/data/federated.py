@@ -11,6 +11,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from kasync.data.dataset import Samples
+from kasync.data.partition.draws import Purpose
+from kasync.data.partition.draws import order as random_order
+from kasync.data.partition.lists import offsets_of
 from kasync.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -24,7 +27,20 @@ SCALES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {  # what becomes of
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class OwnSamples(Samples):
+    """Samples from outside the catalogue: inputs of any shape [N, ...], labels int64 or, for regression, float32."""
+
+    def __post_init__(self) -> None:
+        if self.inputs.ndim < 2:
+            raise UserError(f"inputs have the shape {self.inputs.shape}: pass one row or picture per sample, [N, ...].")
+        if self.labels.shape != (len(self.inputs),):
+            raise UserError(f"{len(self.inputs)} inputs have labels of shape {self.labels.shape}: pass one label each.")
+        if self.labels.dtype.kind != "f" and self.labels.min(initial=0) < 0:
+            raise UserError(f"labels go down to {self.labels.min()}, but classes count from 0: renumber them.")
+
+
+@dataclass(frozen=True, eq=False)
 class FederatedTensors:
     """Everything a run reads, on one device; inputs stay as stored (uint8 or float32) until `scaled`."""
 
@@ -36,7 +52,7 @@ class FederatedTensors:
     test_labels: torch.Tensor  # [T]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FederatedData:
     """Client c holds the training samples indices[offsets[c]:offsets[c + 1]]; `classes` is 0 for regression."""
 
@@ -99,7 +115,7 @@ class FederatedData:
             raise UserError(f"fraction is {fraction}, but must lie between 0 and 1: 0.1 holds out a tenth.")
         total = len(self.train.labels)
         rank = np.empty(total, np.int64)  # [N] a random order of the training samples; the last ones are held out
-        order = _shuffled(total, seed)
+        order = random_order(total, seed, Purpose.VALIDATION)
         rank[order] = np.arange(total)
         filled = np.flatnonzero(self.sizes)
         ranks = rank[self.indices]  # [total over clients]
@@ -114,13 +130,12 @@ class FederatedData:
         kept[held] = False
         renumbered = np.cumsum(kept) - 1  # [N] the place of a kept sample in the smaller training set
         stays = kept[self.indices]  # [total over clients]
-        running = np.concatenate([[0], np.cumsum(stays)])  # [total + 1]
         return replace(
             self,
             train=_take(self.train, np.flatnonzero(kept)),
             test=_take(self.train, held),
             indices=renumbered[self.indices[stays]].astype(self.indices.dtype),
-            offsets=running[self.offsets],
+            offsets=offsets_of(stays)[self.offsets],
             name=f"{self.name} (validation)",
         )
 
@@ -130,7 +145,7 @@ class FederatedData:
         With `classes` they come from that many classes, drawn at random, in equal shares; no sample is drawn twice.
         """
         labels = self.train.labels
-        order = _shuffled(len(labels), seed)
+        order = random_order(len(labels), seed, Purpose.SERVER)
         if classes is None:
             if not 1 <= count <= len(labels):
                 raise UserError(f"count is {count}, but must lie in 1..{len(labels)}, the training samples there are.")
@@ -138,7 +153,7 @@ class FederatedData:
         present = np.unique(labels)
         if not 1 <= classes <= len(present):
             raise UserError(f"classes is {classes}, but must lie in 1..{len(present)}, the classes with samples.")
-        chosen = present[_shuffled(len(present), seed)[:classes]]  # [classes]
+        chosen = present[random_order(len(present), seed, Purpose.DEAL)[:classes]]  # [classes]
         shares = [(count + place) // classes for place in range(classes)][::-1]  # add up to count, first ones larger
         drawn = []
         for label, share in zip(chosen, shares, strict=True):
@@ -176,21 +191,16 @@ def from_arrays(
     name: str = "arrays",
 ) -> FederatedData:
     """Your own arrays: uint8 pixels are scaled, floats are passed as they are; parts[c] lists client c's samples."""
-    train = Samples(_as_inputs(inputs), _as_labels(np.asarray(labels)))
-    test = Samples(_as_inputs(test_inputs), _as_labels(np.asarray(test_labels)))
-    for kind, samples in (("inputs", train), ("test_inputs", test)):
-        if len(samples.inputs) != len(samples.labels):
-            raise UserError(
-                f"{kind} has {len(samples.inputs)} rows for {len(samples.labels)} labels: pass one label each."
-            )
+    train = OwnSamples(_as_inputs(inputs), _as_labels(np.asarray(labels)))
+    test = OwnSamples(_as_inputs(test_inputs), _as_labels(np.asarray(test_labels)))
     lists = [np.asarray(part, dtype=np.int64).reshape(-1) for part in parts]
     if not lists:
         raise UserError("parts is empty: pass one list of sample indices per client.")
     if classes is None:
         is_regression = train.labels.dtype.kind == "f"
-        classes = 0 if is_regression else int(max(train.labels.max(), test.labels.max(initial=0))) + 1
-    offsets = np.concatenate([[0], np.cumsum([len(part) for part in lists])])
-    return FederatedData(train, test, np.concatenate(lists), offsets.astype(np.int64), classes, scale, name)
+        classes = 0 if is_regression else 1 + int(max(s.labels.max(initial=-1) for s in (train, test)))
+    offsets = offsets_of(np.array([len(part) for part in lists]))
+    return FederatedData(train, test, np.concatenate(lists), offsets, classes, scale, name)
 
 
 def scaled(inputs: torch.Tensor, scale: str) -> torch.Tensor:
@@ -216,11 +226,6 @@ def _as_labels(labels: NDArray) -> NDArray:
     return labels.astype(np.float32 if labels.dtype.kind == "f" else np.int64, copy=False)
 
 
-def _shuffled(count: int, seed: int) -> NDArray[np.int64]:
-    """A random order of 0..count-1 that depends on the seed only; NumPy promises the raw bits of Philox for ever."""
-    return np.argsort(np.random.Philox(seed).random_raw(count), kind="stable")
-
-
 def _take(samples: Samples, rows: NDArray[np.integer]) -> Samples:
     groups = None if samples.groups is None else samples.groups[rows]
-    return Samples(samples.inputs[rows], samples.labels[rows], groups)
+    return replace(samples, inputs=samples.inputs[rows], labels=samples.labels[rows], groups=groups)

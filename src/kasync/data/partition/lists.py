@@ -1,0 +1,147 @@
+"""What does a partition look like? One flat array of sample indices, and where each client's part of it begins."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from os import PathLike
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kasync.errors import UserError
+
+if TYPE_CHECKING:
+    from kasync.data.dataset import Dataset
+    from kasync.data.partition.measures import Measures
+
+_CLIENTS_AT_ONCE = 1 << 16  # bounds the memory of walks over a million clients
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Client c holds the training samples indices[offsets[c]:offsets[c + 1]]."""
+
+    indices: NDArray[np.integer]  # [total]
+    offsets: NDArray[np.int64]  # [clients + 1]
+    kind: str = "own"
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def clients(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Samples per client [clients]."""
+        return np.diff(self.offsets)
+
+    def of(self, client: int) -> NDArray[np.integer]:
+        """The samples of one client, as a view."""
+        if not 0 <= client < self.clients:
+            raise UserError(f"client is {client}, but must lie in 0..{self.clients - 1}.")
+        return self.indices[self.offsets[client] : self.offsets[client + 1]]
+
+    def counts(self, labels: NDArray[np.integer], classes: int) -> NDArray[np.int64]:
+        """How many samples of each label each client holds [clients, classes]; `labels` are the training set's."""
+        counts = np.empty((self.clients, classes), np.int64)
+        for begin, end in self._stretches():
+            owners = np.repeat(np.arange(end - begin), self.sizes[begin:end])  # [samples of the stretch]
+            held = labels[self.indices[self.offsets[begin] : self.offsets[end]]]
+            cells = np.bincount(owners * classes + held, minlength=(end - begin) * classes)
+            counts[begin:end] = cells.reshape(end - begin, classes)
+        return counts
+
+    def measures(self, labels: NDArray[np.integer], classes: int) -> Measures:
+        """How far from IID: mean label entropy, mean Jaccard distance, mean earth mover's distance."""
+        from kasync.data.partition.measures import measure
+
+        return measure(self.counts(labels, classes), np.bincount(labels, minlength=classes))
+
+    def picture(self, path: str | PathLike[str], labels: NDArray[np.integer], show: int = 30) -> None:
+        """Clients against labels, a dot's area the number of samples; many clients are shown by `show` of them."""
+        from kasync.data.partition.picture import draw
+
+        draw(path, {self.title: self}, labels, show)
+
+    @property
+    def title(self) -> str:
+        """The kind and its settings, for people: labels(per_client=1, size=(10, 49))."""
+        return f"{self.kind}({', '.join(f'{name}={value}' for name, value in self.settings.items())})"
+
+    def __repr__(self) -> str:
+        return f"Partition({self.title}: {self.clients} clients, {len(self.indices)} samples)"
+
+    def _stretches(self) -> Iterator[tuple[int, int]]:
+        for begin in range(0, self.clients, _CLIENTS_AT_ONCE):
+            yield begin, min(begin + _CLIENTS_AT_ONCE, self.clients)
+
+
+@dataclass(frozen=True)
+class Split(ABC):
+    """A way to share samples out: its fields are the settings, the call gives the partition."""
+
+    kind: ClassVar[str]
+    allow_empty: bool = field(default=False, kw_only=True)
+
+    def __call__(self, dataset: Dataset, clients: int | None = None, seed: int = 0) -> Partition:
+        """The training samples of a data set, shared out over so many clients."""
+        return self.over(dataset.train.labels, clients, seed, dataset.train.groups)
+
+    def over(
+        self, labels: NDArray[np.integer], clients: int | None, seed: int = 0, groups: NDArray[np.integer] | None = None
+    ) -> Partition:
+        """The same for bare labels [N] (and groups [N], who made each sample)."""
+        if len(labels) == 0:
+            raise UserError("there are no samples to share out: load a data set that has some.")
+        if clients is not None and clients < 1:
+            raise UserError(f"clients is {clients}, but must be at least 1.")
+        indices, offsets = self.lists(np.asarray(labels), clients, seed, groups)
+        empty = np.flatnonzero(np.diff(offsets) == 0)
+        if len(empty) and not self.allow_empty:
+            others = f" and {len(empty) - 1} more" if len(empty) > 1 else ""
+            raise UserError(
+                f"{self.kind} leaves client {empty[0]}{others} of {len(offsets) - 1} without a sample ({len(labels)} "
+                f"samples): lower clients, {self.remedy}or pass allow_empty=True."
+            )
+        settings = {name: value for name, value in asdict(self).items() if name != "allow_empty" or value}
+        return Partition(indices, offsets, self.kind, settings)
+
+    @abstractmethod
+    def lists(
+        self, labels: NDArray, clients: int | None, seed: int, groups: NDArray | None
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The flat indices [total] and the offsets [clients + 1]."""
+
+    @property
+    def remedy(self) -> str:
+        """What else a person can change when a client is left without a sample."""
+        return ""
+
+    @classmethod
+    def required(cls) -> list[str]:
+        """The settings without a default."""
+        return [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
+
+    def needs_clients(self, clients: int | None) -> int:
+        """The number of clients, which only `natural` can do without."""
+        if clients is None:
+            raise UserError(f"clients is not given: {self.kind} must be told how many, clients=100, say.")
+        return clients
+
+
+def by_owner(
+    samples: NDArray[np.integer], owners: NDArray[np.integer], clients: int
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Indices and offsets when sample samples[i] belongs to client owners[i]."""
+    offsets = offsets_of(np.bincount(owners, minlength=clients))
+    return samples[np.argsort(owners, kind="stable")].astype(np.int32), offsets
+
+
+def offsets_of(sizes: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Where each part begins, and the end: the running sum from 0, [clients + 1]."""
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return offsets
