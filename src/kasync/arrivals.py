@@ -1,0 +1,103 @@
+"""What did K clients deliver, and which of it is fit to be used?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """K deliveries. Everything but the gradients may be given as a plain list."""
+
+    gradients: Tensor | Sequence[Tensor]  # [K, D]
+    staleness: Tensor | Sequence[float]  # [K] updates applied since the client received its model
+    losses: Tensor | Sequence[float] | None = None  # [K]
+    batch_sizes: Tensor | Sequence[float] | None = None  # [K]
+    clients: Tensor | Sequence[int] | None = None  # [K]
+    starts: Tensor | None = None  # [K, D] the parameters each client started from
+
+    def __post_init__(self) -> None:
+        if len(self.gradients) == 0:
+            raise ValueError("k = 0: a step needs at least one delivery")
+        if isinstance(self.gradients, Tensor) and self.gradients.dim() != 2:
+            raise ValueError(f"gradients must be rows [k, D], got shape {list(self.gradients.shape)}")
+        for name in ("staleness", "losses", "batch_sizes", "clients", "starts"):
+            value = getattr(self, name)
+            if value is not None and len(value) != len(self.gradients):
+                raise ValueError(f"{name} has {len(value)} entries for {len(self.gradients)} gradients: give one each")
+
+    def __len__(self) -> int:
+        return len(self.gradients)
+
+    @property
+    def rows(self) -> Tensor:
+        """[K, D] the gradients, once they are one matrix."""
+        assert isinstance(self.gradients, Tensor)
+        return self.gradients
+
+    @property
+    def client_index(self) -> Tensor | None:
+        """[K] int64 client of each arrival."""
+        return None if self.clients is None else torch.as_tensor(self.clients, dtype=torch.int64)
+
+
+@dataclass(frozen=True)
+class Usable:
+    """Arrivals as tensors on the server's device, and which of them are sound in everything but their gradient's values."""
+
+    arrivals: Arrivals
+    mask: Tensor  # [K] bool
+    staleness: Tensor  # [K] float64
+    losses: Tensor | None  # [K] float64
+    batch_sizes: Tensor  # [K] float64
+
+    @classmethod
+    def of(cls, arrivals: Arrivals, params: Tensor, clients: int | None) -> Usable:
+        """Check lengths, staleness, losses, batch sizes and, where the rule keeps a table of `clients` rows, client ids."""
+        device, k = params.device, len(arrivals)
+
+        def numbers(values: Tensor | Sequence[float] | None) -> Tensor:
+            given = [1.0] * k if values is None else values
+            return torch.as_tensor(given, dtype=torch.float64).to(device, non_blocking=True)
+
+        rows, right = _matrix(arrivals.gradients, params)
+        staleness, sizes = numbers(arrivals.staleness), numbers(arrivals.batch_sizes)
+        mask = right & staleness.isfinite() & (staleness >= 0) & sizes.isfinite() & (sizes > 0)
+        losses = None if arrivals.losses is None else numbers(arrivals.losses)
+        if losses is not None:
+            mask = mask & losses.isfinite()
+        index = arrivals.client_index
+        if clients is not None:
+            if index is None:
+                raise ValueError(
+                    "clients is missing: this rule remembers something for each client, so name who delivered"
+                )
+            index = index.to(device)
+            mask = mask & (index >= 0) & (index < clients) & ~_repeated(index)
+            index = index.clamp(0, clients - 1)
+        checked = Arrivals(rows, staleness, losses, sizes, index, arrivals.starts)
+        return cls(checked, mask, staleness, losses, sizes)
+
+
+def _matrix(gradients: Tensor | Sequence[Tensor], params: Tensor) -> tuple[Tensor, Tensor]:
+    """[K, D] rows with zeros where a gradient has the wrong length, and [K] which have the right one."""
+    length, device = len(params), params.device
+    if isinstance(gradients, Tensor):
+        if gradients.shape[1] == length:
+            return gradients.detach().to(params), torch.ones(len(gradients), dtype=torch.bool, device=device)
+        return params.new_zeros(len(gradients), length), torch.zeros(len(gradients), dtype=torch.bool, device=device)
+    right = [row.dim() == 1 and len(row) == length for row in gradients]
+    rows = [
+        row.detach().to(params) if ok else params.new_zeros(length) for row, ok in zip(gradients, right, strict=True)
+    ]
+    return torch.stack(rows), torch.tensor(right, device=device)
+
+
+def _repeated(clients: Tensor) -> Tensor:
+    """[K] whether the client of this arrival delivered earlier in the same step."""
+    same = clients[:, None] == clients[None, :]
+    return same.tril(-1).any(1)

@@ -1,0 +1,304 @@
+"""What is a rule? A few parts, each a formula on K-sized numbers, between one Gram matrix and one matrix product.
+
+    Arrivals      what K clients delivered
+    ServerState   everything the server carries from step to step; a checkpoint is this value
+    Step          one aggregation in progress: coefficients in the span of the rows, weights, learning rate
+    Part          one formula: Step -> Step
+    Rule          parts and a learning rate: (server, arrivals) -> (server, step)
+
+No part ever branches on the value of a tensor, so a whole step can be captured in a CUDA graph, and nothing is
+written into a tensor that somebody else holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kasync import span
+from kasync.arrivals import Arrivals, Usable
+from kasync.optimizers import OptimizerFactory, direction_of
+from kasync.schedules import Constant, Schedule
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The server after `step` updates: parameters, and what the parts of its rule remember."""
+
+    params: Tensor  # [D]
+    step: Tensor  # [] int64, updates applied so far
+    memory: Mapping[str, Tensor] = field(default_factory=dict)  # vectors [D], tables [rows, D], small values
+
+    @classmethod
+    def initial(cls, params: Tensor) -> ServerState:
+        """The server before its first update."""
+        if params.dim() != 1:
+            raise ValueError(
+                f"params must be one flat vector [D], got shape {list(params.shape)}: flatten the model first"
+            )
+        return cls(params.detach(), torch.zeros((), dtype=torch.int64, device=params.device))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All of it, as named tensors."""
+        return {"params": self.params, "step": self.step} | {
+            f"memory.{name}": value for name, value in self.memory.items()
+        }
+
+    @classmethod
+    def from_state_dict(cls, tensors: Mapping[str, Tensor]) -> ServerState:
+        """The state that `state_dict` described."""
+        memory = {name.removeprefix("memory."): value for name, value in tensors.items() if name.startswith("memory.")}
+        return cls(tensors["params"], tensors["step"], memory)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One aggregation in progress. Row i of `coefficients` is gradient i as it stands, in the span of the basis rows."""
+
+    gram: Tensor  # [B, B] float64, inner products of the basis rows
+    layout: Mapping[str, slice]  # where each named block of rows lies in the basis
+    usable: Tensor  # [K] bool, which arrivals are sound
+    staleness: Tensor  # [K] float64
+    losses: Tensor | None  # [K] float64
+    batch_sizes: Tensor  # [K] float64
+    clients: Tensor | None  # [K] int64; for rules with tables, one past the last client where the arrival is not usable
+    number: Tensor  # [] int64, the server's step count before this step
+    memory: Mapping[str, Tensor]  # what the server remembered before this step
+    coefficients: Tensor  # [K, B] float64
+    weights: Tensor  # [K] float64
+    lr: Tensor  # [] float64
+    stage: Tensor  # [] int64
+    estimate: Tensor | None = None  # [B] the estimated unbiased gradient, where a part made one
+    similarities: Tensor | None = None  # [K]
+    correction: Tensor | None = None  # [B] added to the weighted sum
+    vectors: Mapping[str, Tensor] = field(default_factory=dict)  # name -> [B], long vectors to remember
+    values: Mapping[str, Tensor] = field(default_factory=dict)  # name -> small tensors to remember
+    rows: Mapping[str, TableRows] = field(default_factory=dict)  # rows of tables to overwrite
+    dropped: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))  # [] arrivals not used
+    skipped: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.bool))  # [] nothing usable arrived
+
+    @property
+    def k(self) -> int:
+        return len(self.weights)
+
+    @property
+    def count(self) -> Tensor:
+        """[] float64, how many arrivals are usable (at least 1, so that it can divide)."""
+        return self.usable.sum().clamp(min=1).double()
+
+    @property
+    def direction(self) -> Tensor:
+        """[B] what the server would step along now: the weighted sum of the gradients as they stand."""
+        combined = self.weights @ self.coefficients
+        return combined if self.correction is None else combined + self.correction
+
+    def unit(self, name: str) -> Tensor:
+        """[n, B] coefficients of the basis rows called `name`."""
+        return torch.eye(len(self.gram), dtype=torch.float64, device=self.gram.device)[self.layout[name]]
+
+    def dots(self, a: Tensor, b: Tensor) -> Tensor:
+        """[...] inner products of coefficient rows a and b [..., B]."""
+        return ((a @ self.gram) * b).sum(-1)
+
+    def norms(self, rows: Tensor | None = None) -> Tensor:
+        """[...] 2-norms of coefficient rows [..., B]; of the K gradients as they stand by default."""
+        rows = self.coefficients if rows is None else rows
+        return self.dots(rows, rows).clamp(min=0).sqrt()
+
+    def cosines_to(self, row: Tensor) -> Tensor:
+        """[K] cosine of each gradient with the row [B]; a zero gradient has no direction and counts as 0."""
+        lengths = self.norms() * self.norms(row)
+        cosines = self.dots(self.coefficients, row) / torch.where(lengths > 0, lengths, 1.0)
+        return torch.where(lengths > 0, cosines, 0.0).clamp(-1.0, 1.0)
+
+    def scaled(self, factors: Tensor) -> Step:
+        """Every gradient times its factor [K]."""
+        return replace(self, coefficients=self.coefficients * factors[:, None])
+
+    def averaged(self, scores: Tensor) -> Tensor:
+        """[K] scores of the usable arrivals, scaled to sum to one; all zero when they sum to zero."""
+        kept = torch.where(self.usable, scores, 0.0)
+        total = kept.sum()
+        return kept / torch.where(total > 0, total, 1.0)
+
+    def weighed(self, weights: Tensor) -> Step:
+        """The gradients combined with these weights [K]; those not usable get none."""
+        return replace(self, weights=torch.where(self.usable, weights, 0.0))
+
+    def least(self, values: Tensor) -> Tensor:
+        """[] the smallest of the values [K] among usable arrivals (0 if there is none)."""
+        least = torch.where(self.usable, values, torch.inf).min()
+        return torch.where(least.isinf(), 0.0, least)
+
+    def largest(self, values: Tensor) -> Tensor:
+        """[] the largest of the values [K] among usable arrivals (0 if there is none)."""
+        return torch.where(self.usable, values, 0.0).max()
+
+    def remember(self, **vectors: Tensor) -> Step:
+        """Keep these combinations of basis rows [B] as the server's vectors of these names."""
+        return replace(self, vectors={**self.vectors, **vectors})
+
+    def keep(self, **values: Tensor) -> Step:
+        """Keep these small tensors in the server's memory."""
+        return replace(self, values={**self.values, **values})
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """Rows of a table that this step overwrites: with the delivered gradients, or with combinations of the basis."""
+
+    index: Tensor  # [K] int64, row of the table for each arrival
+    coefficients: Tensor | None = None  # [K, B], or None for the delivered gradients themselves
+
+
+@dataclass(frozen=True)
+class Part:
+    """One formula of a rule. Fields are hyper-parameters; the call turns a step into the next."""
+
+    def memory(self, params: Tensor) -> dict[str, Tensor]:
+        """What this part remembers between steps, as it is before the first one."""
+        return {}
+
+    def basis(self, server: ServerState, arrivals: Arrivals) -> dict[str, Tensor]:
+        """Rows [n, D] that this part adds to the span, by name."""
+        return {}
+
+    def __call__(self, step: Step) -> Step:
+        raise TypeError(f"{type(self).__name__} has no formula: give it a __call__(step) that returns a step")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What the server does with K deliveries: parts in order, then params - lr * direction."""
+
+    name: str
+    lr: float
+    parts: tuple[Part, ...]
+    optimizer: OptimizerFactory | None = None  # any torch.optim class, applied to the direction
+    schedule: Schedule = field(default_factory=Constant)  # factor on the learning rate by step
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.lr, int | float) and 0 <= self.lr < float("inf")):
+            raise ValueError(f"lr = {self.lr!r}: a learning rate must be a finite number that is not negative")
+
+    def __call__(self, server: ServerState, arrivals: Arrivals) -> tuple[ServerState, Step]:
+        """The server after this step, and what was done. Nothing given to it is changed."""
+        return self._advance(server, arrivals, in_place=False)
+
+    def advance(self, server: ServerState, arrivals: Arrivals) -> tuple[ServerState, Step]:
+        """The same for an engine that owns the state: tables of per-client rows are overwritten, not copied."""
+        return self._advance(server, arrivals, in_place=True)
+
+    def without(self, *parts: type[Part]) -> Rule:
+        """The rule with these parts left out: an ablation."""
+        present = [type(part) for part in self.parts]
+        for part in parts:
+            if part not in present:
+                names = ", ".join(kind.__name__ for kind in present) or "none"
+                raise ValueError(f"{self.name} has no part {getattr(part, '__name__', part)!r}: its parts are {names}")
+        kept = tuple(part for part in self.parts if type(part) not in parts)
+        return replace(self, parts=kept, name=f"{self.name} without {', '.join(part.__name__ for part in parts)}")
+
+    @property
+    def needs_starts(self) -> bool:
+        """Whether some part reads the parameters each client started from."""
+        return any(getattr(part, "needs_starts", False) for part in self.parts)
+
+    @property
+    def table_rows(self) -> int:
+        """How many rows [D] the parts remember for clients, in all."""
+        return sum(
+            len(value) for part in self.parts for value in part.memory(torch.zeros(1)).values() if value.dim() == 2
+        )
+
+    def prepared(self, server: ServerState) -> ServerState:
+        """The state with everything the parts remember in place, at its first value where it is new."""
+        memory: dict[str, Tensor] = {}
+        for part in self.parts:
+            memory |= part.memory(server.params)
+        memory |= {"stage": torch.ones((), dtype=torch.int64, device=server.params.device)}
+        return replace(server, memory=memory | dict(server.memory))
+
+    def _advance(self, server: ServerState, arrivals: Arrivals, in_place: bool) -> tuple[ServerState, Step]:
+        if "stage" not in server.memory:
+            server = self.prepared(server)
+        sound = Usable.of(arrivals, server.params, self._clients)
+        arrivals = sound.arrivals
+        blocks: dict[str, Tensor] = {"gradients": arrivals.rows}
+        for part in self.parts:
+            blocks |= part.basis(server, arrivals)
+        gram = span.gram(list(blocks.values()))  # [B, B]
+        step = self._opened(server, sound, gram, blocks)
+        for part in self.parts:
+            step = part(step)
+        return self._closed(server, step, blocks, in_place)
+
+    @property
+    def _clients(self) -> int | None:
+        """How many clients the tables have room for, where there is one."""
+        return next((part.clients for part in self.parts if getattr(part, "clients", None)), None)  # type: ignore[attr-defined]
+
+    def _opened(self, server: ServerState, sound: Usable, gram: Tensor, blocks: Mapping[str, Tensor]) -> Step:
+        """The step before its first part: each gradient as it came, equal weights."""
+        arrivals, k, size = sound.arrivals, len(sound.mask), len(gram)
+        usable = sound.mask & gram.diagonal()[:k].isfinite()  # a sum of squares shows every NaN and infinity
+        valid = torch.cat([usable, usable.new_ones(size - k)])
+        gram = torch.where(valid[:, None] & valid[None, :], gram, 0.0)
+        layout, start = {}, 0
+        for name, rows in blocks.items():
+            layout[name] = slice(start, start + len(rows))
+            start += len(rows)
+        clients = arrivals.client_index
+        if clients is not None and self._clients is not None:
+            clients = torch.where(usable, clients, self._clients)  # what is not usable goes to a row nobody reads
+        factor = self.schedule(server.step).to(gram.device)
+        step = Step(
+            gram=gram,
+            layout=layout,
+            usable=usable,
+            staleness=torch.where(usable, sound.staleness, 0.0),
+            losses=None if sound.losses is None else torch.where(usable, sound.losses, 0.0),
+            batch_sizes=torch.where(usable, sound.batch_sizes, 0.0),
+            clients=clients,
+            number=server.step,
+            memory=server.memory,
+            coefficients=torch.eye(k, size, dtype=torch.float64, device=gram.device),
+            weights=torch.zeros(k, dtype=torch.float64, device=gram.device),
+            lr=self.lr * factor.double(),
+            stage=server.memory["stage"],
+            dropped=(~usable).sum(),
+            skipped=~usable.any(),
+        )
+        return step.weighed(1.0 / step.count.expand(k))
+
+    def _closed(
+        self, server: ServerState, step: Step, blocks: Mapping[str, Tensor], in_place: bool
+    ) -> tuple[ServerState, Step]:
+        """One product for the direction and all vectors to remember, then the update."""
+        clean = dict(blocks)
+        if step.usable.is_cuda or not bool(step.usable.all()):  # 0 * NaN is NaN: rows not used become zero
+            clean["gradients"] = torch.where(step.usable[:, None], blocks["gradients"], 0.0)
+        table = torch.stack([step.direction, *step.vectors.values()])  # [1 + vectors, B]
+        direction, *vectors = span.combine(table, list(clean.values()))
+        params, state = direction_of(self.optimizer, server.params, direction, step.lr, server.memory)
+        changed: dict[str, Any] = dict(zip(step.vectors, vectors, strict=True)) | dict(step.values) | state
+        memory = dict(server.memory) | {
+            name: torch.where(step.skipped, server.memory[name], value) if name in server.memory else value
+            for name, value in (changed | {"stage": step.stage}).items()
+        }
+        for name, rows in step.rows.items():
+            memory[name] = self._written(server.memory[name], rows, clean, in_place)
+        params = torch.where(step.skipped, server.params, params)
+        return ServerState(params, server.step + (~step.skipped).long(), memory), step
+
+    @staticmethod
+    def _written(table: Tensor, rows: TableRows, blocks: Mapping[str, Tensor], in_place: bool) -> Tensor:
+        """The table [rows, D] with the rows of this step's arrivals in it."""
+        gradients = blocks["gradients"]
+        fresh = gradients if rows.coefficients is None else span.combine(rows.coefficients, list(blocks.values()))
+        fresh = fresh.to(table.dtype)
+        return table.index_copy_(0, rows.index, fresh) if in_place else table.index_copy(0, rows.index, fresh)

@@ -1,0 +1,45 @@
+"""How long may a gradient be?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kasync import checks
+from kasync.core import Part, Step
+
+
+def _limited(norms: Tensor, bound: Tensor | float) -> Tensor:
+    """[K] factors that bring each norm down to the bound, and never up."""
+    longer = norms > bound
+    return torch.where(longer, bound / torch.where(longer, norms, 1.0), 1.0)
+
+
+@dataclass(frozen=True)
+class ClipNorms(Part):
+    """g_i * min(1, max_norm / |g_i|)   (WKAFL, Algorithm 2 line 13)"""
+
+    max_norm: float
+
+    def __post_init__(self) -> None:
+        checks.above("max_norm", self.max_norm, 0.0)
+
+    def __call__(self, step: Step) -> Step:
+        return step.scaled(_limited(step.norms(), self.max_norm))
+
+
+@dataclass(frozen=True)
+class ClipToEstimate(Part):
+    """in stage two  g_i * min(1, ratio * |estimate| / |g_i|)   (WKAFL, Eq. 8)"""
+
+    ratio: float
+
+    def __post_init__(self) -> None:
+        checks.above("ratio", self.ratio, 0.0)
+
+    def __call__(self, step: Step) -> Step:
+        estimate = step.direction if step.estimate is None else step.estimate
+        factors = _limited(step.norms(), self.ratio * step.norms(estimate))
+        return step.scaled(torch.where(step.stage == 2, factors, 1.0))

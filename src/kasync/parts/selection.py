@@ -1,0 +1,52 @@
+"""Which gradients agree?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from kasync import checks
+from kasync.core import Part, Step
+
+
+@dataclass(frozen=True)
+class SelectConsistent(Part):
+    """weights ~ exp(sharpness * cos(g_i, estimate)) where the cosine >= threshold, else 0   (WKAFL, Eqs. 6-7)
+
+    If no gradient passes, the direction is the estimate itself.
+    """
+
+    sharpness: float
+    threshold: float
+
+    def __post_init__(self) -> None:
+        checks.finite("sharpness", self.sharpness)
+        checks.between("threshold", self.threshold, -1.0, 1.0)
+
+    def __call__(self, step: Step) -> Step:
+        estimate = step.direction if step.estimate is None else step.estimate
+        similarities = step.cosines_to(estimate)
+        passes = step.usable & (similarities >= self.threshold)
+        best = torch.where(passes, self.sharpness * similarities, -torch.inf).max()
+        scores = torch.where(passes, (self.sharpness * similarities - best).exp(), 0.0)
+        chosen = passes.any()
+        step = replace(step, similarities=similarities, estimate=estimate)
+        rows = torch.where(chosen, step.coefficients, estimate[None])
+        return replace(step, coefficients=rows).weighed(torch.where(chosen, step.averaged(scores), step.weights))
+
+
+@dataclass(frozen=True)
+class EnterStageTwo(Part):
+    """stage two, for good, once the mean loss of the k deliveries is <= loss_threshold   (WKAFL, Algorithm 2)"""
+
+    loss_threshold: float
+
+    def __post_init__(self) -> None:
+        checks.finite("loss_threshold", self.loss_threshold)
+
+    def __call__(self, step: Step) -> Step:
+        if step.losses is None:
+            return step
+        low = step.usable.any() & (step.averaged(step.usable.double()) @ step.losses <= self.loss_threshold)
+        return replace(step, stage=torch.where(low, 2, step.stage))

@@ -1,0 +1,98 @@
+"""How much does a stale gradient count?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+
+from kasync import checks
+from kasync.core import Part, Step
+from kasync.discounts import Discount
+
+HALF_E = math.e / 2  # the base of Chen et al. (2019), kept by the paper
+
+
+@dataclass(frozen=True)
+class WeighByStaleness(Part):
+    """weights = m_i base^(-staleness_i), divided by their sum, or by sum m_i as printed   (TWAFL)"""
+
+    base: float = HALF_E
+    normalize: bool = True
+
+    def __post_init__(self) -> None:
+        checks.at_least("base", self.base, 1.0)
+
+    def __call__(self, step: Step) -> Step:
+        shares = step.averaged(step.batch_sizes)
+        if not self.normalize:
+            return step.weighed(shares * (-math.log(self.base) * step.staleness).exp())
+        excess = step.staleness - step.least(step.staleness)  # the ratio is the same and nothing underflows
+        return step.weighed(step.averaged(shares * (-math.log(self.base) * excess).exp()))
+
+
+@dataclass(frozen=True)
+class EstimateByStaleness(Part):
+    """estimate = sum a_i g_i / sum a_i,  a_i = base^(-staleness_i)   (WKAFL, Eq. 5)"""
+
+    base: float = HALF_E
+
+    def __post_init__(self) -> None:
+        checks.at_least("base", self.base, 1.0)
+
+    def __call__(self, step: Step) -> Step:
+        excess = step.staleness - step.least(step.staleness)
+        step = step.weighed(step.averaged((-math.log(self.base) * excess).exp()))
+        return replace(step, estimate=step.direction)
+
+
+@dataclass(frozen=True)
+class SlowWhenAllStale(Part):
+    """lr / (decay * min staleness + 1)   (WKAFL, Eq. 9)"""
+
+    decay: float
+
+    def __post_init__(self) -> None:
+        checks.at_least("lr_decay", self.decay, 0.0)
+
+    def __call__(self, step: Step) -> Step:
+        return replace(step, lr=step.lr / (self.decay * step.least(step.staleness) + 1.0))
+
+
+@dataclass(frozen=True)
+class SlowWhenAnyStale(Part):
+    """lr if max staleness <= patience, else min(lr, 1 / max staleness)   (FADAS)"""
+
+    patience: float
+
+    def __post_init__(self) -> None:
+        checks.at_least("patience", self.patience, 0.0)
+
+    def __call__(self, step: Step) -> Step:
+        oldest = step.largest(step.staleness)
+        slowed = torch.minimum(step.lr, 1.0 / oldest.clamp(min=1.0))
+        return replace(step, lr=torch.where(oldest <= self.patience, step.lr, slowed))
+
+
+@dataclass(frozen=True)
+class DiscountStaleness(Part):
+    """weights_i * discount(staleness_i)"""
+
+    discount: Discount
+
+    def __call__(self, step: Step) -> Step:
+        return step.weighed(step.weights * self.discount(step.staleness))
+
+
+@dataclass(frozen=True)
+class DropStale(Part):
+    """weights 1/n for the n arrivals with staleness < max_staleness, 0 for the others   (Ringmaster)"""
+
+    max_staleness: float
+
+    def __post_init__(self) -> None:
+        checks.above("max_staleness", self.max_staleness, 0.0)
+
+    def __call__(self, step: Step) -> Step:
+        return step.weighed(step.averaged((step.staleness < self.max_staleness).double()))

@@ -1,0 +1,169 @@
+"""What is gained by remembering something for every client?
+
+The table of per-client rows is the server's; a part names the K rows it needs, which join the basis for one step,
+and the rows to put in their place. Every table has one row more than there are clients: what is not usable goes there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kasync import checks
+from kasync.arrivals import Arrivals
+from kasync.core import Part, ServerState, Step, TableRows
+
+
+def _index(arrivals: Arrivals) -> Tensor:
+    """[K] int64 row of each arrival's client."""
+    index = arrivals.client_index
+    assert index is not None
+    return index
+
+
+@dataclass(frozen=True)
+class Calibrate(Part):
+    """direction = h + mean (g_i - h_i),  h_i the last delivery of client i, h their mean over all clients   (CA2FL)"""
+
+    clients: int
+
+    def __post_init__(self) -> None:
+        checks.count("clients", self.clients)
+
+    def memory(self, params: Tensor) -> dict[str, Tensor]:
+        return {"last": params.new_zeros(self.clients + 1, len(params)), "last_mean": torch.zeros_like(params)}
+
+    def basis(self, server: ServerState, arrivals: Arrivals) -> dict[str, Tensor]:
+        return {"last": server.memory["last"][_index(arrivals)], "last_mean": server.memory["last_mean"][None]}
+
+    def __call__(self, step: Step) -> Step:
+        assert step.clients is not None
+        mean = step.unit("last_mean")[0]
+        news = step.coefficients - step.unit("last")  # [K, B]
+        step = step.remember(last_mean=mean + step.usable.double() @ news / self.clients)
+        step = replace(step, rows={**step.rows, "last": TableRows(step.clients)})
+        return replace(step, coefficients=news, correction=mean)
+
+
+@dataclass(frozen=True)
+class AverageEveryone(Part):
+    """direction = mean of the latest gradient of every client seen   (ACE)
+
+    With max_staleness, only gradients computed at most so many steps ago take part (ACED); that reads the whole
+    table in every step.
+    """
+
+    clients: int
+    max_staleness: int | None = None
+
+    def __post_init__(self) -> None:
+        checks.count("clients", self.clients)
+        if self.max_staleness is not None:
+            checks.count("max_staleness", self.max_staleness, least=0)
+
+    def memory(self, params: Tensor) -> dict[str, Tensor]:
+        table = params.new_zeros(self.clients + 1, len(params))
+        never = torch.full((self.clients + 1,), -1, dtype=torch.int64, device=params.device)
+        sums = {} if self.max_staleness is not None else {"latest_sum": torch.zeros_like(params)}
+        return {"latest": table, "version": never} | sums
+
+    def basis(self, server: ServerState, arrivals: Arrivals) -> dict[str, Tensor]:
+        table, index = server.memory["latest"], _index(arrivals)
+        if self.max_staleness is None:
+            return {"latest": table[index], "latest_sum": server.memory["latest_sum"][None]}
+        present = self._recent(server.memory["version"], server.step).to(table.dtype)
+        return {"latest": table[index], "latest_sum": (present @ table)[None]}
+
+    def __call__(self, step: Step) -> Step:
+        assert step.clients is not None
+        versions = step.memory["version"]
+        before = self._recent(versions, step.number)[step.clients]  # [K] whose old gradient is in the sum
+        fresh = torch.where(step.usable, step.number - step.staleness.long(), -1)
+        versions = versions.index_copy(0, step.clients, fresh)
+        now = self._recent(versions, step.number)
+        taken = now[step.clients]  # [K] whose new gradient joins it
+        total = step.unit("latest_sum")[0] + taken.double() @ step.coefficients - before.double() @ step.unit("latest")
+        step = replace(step, rows={**step.rows, "latest": TableRows(step.clients)}).keep(version=versions)
+        if self.max_staleness is None:
+            step = step.remember(latest_sum=total)
+        mean = total / now.sum().clamp(min=1)
+        return replace(step, coefficients=mean.expand_as(step.coefficients)).weighed(1.0 / step.count.expand(step.k))
+
+    def _recent(self, versions: Tensor, number: Tensor) -> Tensor:
+        """[clients + 1] whose latest gradient takes part at this step."""
+        seen = versions >= 0
+        return seen if self.max_staleness is None else seen & (number - versions <= self.max_staleness)
+
+
+@dataclass(frozen=True)
+class AverageRounds(Part):
+    """direction = mean over all clients of the mean of their gradients in this round   (Ringleader ASGD)
+
+    A round first gathers until every client has delivered; then every client's next delivery triggers one update,
+    while what clients deliver beyond that is gathered for the round to come. Nothing is discarded. The means of this
+    round and of the next lie in one table of 2 * clients rows; `half` says which half is this round's.
+    """
+
+    clients: int
+
+    def __post_init__(self) -> None:
+        checks.count("clients", self.clients)
+
+    def memory(self, params: Tensor) -> dict[str, Tensor]:
+        device = params.device
+        return {
+            "means": params.new_zeros(2 * self.clients + 1, len(params)),
+            "mean_now": torch.zeros_like(params),
+            "mean_next": torch.zeros_like(params),
+            "counts": torch.zeros(2 * self.clients + 1, dtype=torch.int64, device=device),
+            "waiting": torch.zeros(
+                self.clients + 1, dtype=torch.bool, device=device
+            ),  # whose update of phase two is due
+            "half": torch.zeros((), dtype=torch.int64, device=device),
+        }
+
+    def basis(self, server: ServerState, arrivals: Arrivals) -> dict[str, Tensor]:
+        rows = {name: server.memory[name][None] for name in ("mean_now", "mean_next")}
+        return {"means": server.memory["means"][self._place(server.memory, _index(arrivals))]} | rows
+
+    def __call__(self, step: Step) -> Step:
+        assert step.clients is not None
+        waiting, counts, half = (step.memory[name] for name in ("waiting", "counts", "half"))
+        updating = waiting.any()  # phase two
+        counted = step.usable & (~updating | waiting[step.clients])  # [K] belongs to this round, else to the next
+        place = self._place(step.memory, step.clients)
+        seen = counts[place].double()  # [K] gradients in the mean so far
+        mean = torch.where(seen > 0, 1.0, 0.0)[:, None] * step.unit("means")  # [K, B]
+        change = (step.coefficients - mean) / (seen + 1.0)[:, None]
+        counts = counts.index_add(0, place, step.usable.long())
+        now = step.unit("mean_now")[0] + counted.double() @ change / self.clients
+        later = step.unit("mean_next")[0] + (step.usable & ~counted).double() @ change / self.clients
+
+        halves = counts[:-1].view(2, -1)
+        begins = ~updating & (halves[half] > 0).all()  # the last missing client delivered: phase two starts now
+        everyone = torch.arange(self.clients + 1, device=counts.device) < self.clients
+        had = torch.zeros_like(waiting).index_put((step.clients,), counted)
+        left = torch.where(begins, everyone, waiting) & ~had
+        over = (begins | updating) & ~left.any()  # every client had its update: the next round becomes this one
+        applied = begins | (updating & counted.any())
+        emptied = torch.where(torch.arange(2, device=counts.device)[:, None] == half, 0, halves).flatten()
+        step = step.remember(mean_now=torch.where(over, later, now), mean_next=torch.where(over, 0.0, later)).keep(
+            counts=torch.where(over, torch.cat([emptied, counts[-1:]]), counts),
+            waiting=left,
+            half=torch.where(over, 1 - half, half),
+        )
+        step = replace(step, rows={**step.rows, "means": TableRows(place, mean + change)})
+        direction = torch.where(applied, now, 0.0)
+        return replace(step, coefficients=direction.expand_as(step.coefficients)).weighed(
+            1.0 / step.count.expand(step.k)
+        )
+
+    def _place(self, memory: Mapping[str, Tensor], clients: Tensor) -> Tensor:
+        """[K] row of the table for each arrival: in this round's half, or in the next's if it had its update."""
+        waiting, half = memory["waiting"], memory["half"]
+        ahead = waiting.any() & ~waiting[clients]
+        row = torch.where(ahead, 1 - half, half) * self.clients + clients
+        return torch.where(clients < self.clients, row, 2 * self.clients)

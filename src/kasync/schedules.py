@@ -1,0 +1,75 @@
+"""How does the learning rate change with the server's steps?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from kasync.errors import unknown
+
+
+class Schedule(Protocol):
+    """A factor on the learning rate."""
+
+    def __call__(self, step: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """1"""
+
+    def __call__(self, step: Tensor) -> Tensor:
+        return torch.ones((), dtype=torch.float64, device=step.device)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """From 1 down to `final`, in equal steps, over `steps` steps."""
+
+    steps: int
+    final: float = 0.0
+
+    def __call__(self, step: Tensor) -> Tensor:
+        return 1.0 - (1.0 - self.final) * (step.double() / self.steps).clamp(max=1.0)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """From 1 down to `final` along half a cosine, over `steps` steps."""
+
+    steps: int
+    final: float = 0.0
+
+    def __call__(self, step: Tensor) -> Tensor:
+        done = (step.double() / self.steps).clamp(max=1.0)
+        return self.final + (1.0 - self.final) * (1.0 + (math.pi * done).cos()) / 2.0
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Times `factor` after every `every` steps."""
+
+    every: int
+    factor: float = 0.1
+
+    def __call__(self, step: Tensor) -> Tensor:
+        return self.factor ** torch.div(step, self.every, rounding_mode="floor").double()
+
+
+def named(name: str, steps: int) -> Schedule:
+    """The schedule called constant, linear, cosine or step for a run of so many steps."""
+    if steps < 1:
+        raise ValueError(f"steps = {steps}: a schedule needs at least one step")
+    table: dict[str, Schedule] = {
+        "constant": Constant(),
+        "linear": Linear(steps),
+        "cosine": Cosine(steps),
+        "step": Steps(max(1, steps // 3)),
+    }
+    if name not in table:
+        raise unknown("schedule", name, table)
+    return table[name]
