@@ -11,9 +11,11 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import numpy as np
 
 from kasync.data.dataset import Dataset, Samples
 
@@ -56,8 +58,9 @@ def content_key(name: str, files: list[Path], stamps: Path) -> str:
             key.update(file.name.encode() + hashlib.file_digest(stream, "sha256").digest())
     newest = max((max(s.st_mtime_ns, s.st_ctime_ns) for s in map(os.stat, files)), default=0)
     if newest + STILL_NS < started and stamp_file.name == _stamp(name, files):
-        with suppress(OSError):  # only a memory is lost; `cached` warns where the samples cannot be kept either
-            write_atomically(stamp_file, key.hexdigest().encode())
+        # if it fails only a memory is lost; `cached` warns where the samples cannot be kept either
+        with suppress(OSError), appearing_whole(stamp_file) as temporary:
+            temporary.write_text(key.hexdigest(), encoding="ascii")
     return key.hexdigest()
 
 
@@ -71,36 +74,44 @@ def _stamp(name: str, files: list[Path]) -> str:
     return stamp.hexdigest()
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """The file appears whole under its name or not at all, whenever the writer is killed."""
+@contextmanager
+def appearing_whole(path: Path) -> Iterator[Path]:
+    """A temporary name to write to; the file appears whole under its own name or not at all, even if we are killed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    for left in path.parent.glob("*.partial"):
-        if left.stat().st_mtime < time.time() - ABANDONED_S:
-            left.unlink(missing_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".partial")
+    _sweep(path.parent)
+    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".partial")
+    os.close(handle)
+    temporary = Path(name)
     try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        yield temporary
+        with temporary.open("rb+") as written:
+            os.fsync(written.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what writers that were killed left behind."""
+    for left in folder.glob("*.partial"):
+        with suppress(OSError):
+            if left.stat().st_mtime < time.time() - ABANDONED_S:
+                left.unlink()
 
 
 def _write(entry: Path, dataset: Dataset) -> None:
     """One safetensors file with the arrays, and the words as its metadata."""
-    from safetensors.numpy import save
+    from safetensors.numpy import save_file
 
     arrays = {
-        f"{part}.{field}": array
+        f"{part}.{field}": np.ascontiguousarray(array)
         for part, samples in (("train", dataset.train), ("test", dataset.test))
         for field, array in vars(samples).items()
         if array is not None
     }
     words = {"name": dataset.name, "classes": str(dataset.classes), "source": dataset.source}
-    write_atomically(entry, save(arrays, metadata=words))
+    with appearing_whole(entry) as temporary:
+        save_file(arrays, temporary, metadata=words)
 
 
 def _read(entry: Path) -> Dataset | None:

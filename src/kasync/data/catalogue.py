@@ -3,14 +3,21 @@
 import os
 from importlib import import_module
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 from kasync.data.dataset import Dataset
+from kasync.data.files import roots
 from kasync.errors import UserError, unknown
 
 LOADERS = {  # name -> module and function; imported when asked for
     "digits": ("digits", "load"),
+    "mnist": ("mnist", "load_mnist"),
+    "emnist-mnist": ("mnist", "load_emnist_mnist"),
+    "emnist-byclass": ("mnist", "load_emnist_byclass"),
+    "cifar10": ("cifar10", "load"),
+    "celeba": ("celeba", "load"),
+    "femnist": ("femnist", "load"),
+    "synthetic": ("synthetic", "load"),
 }
 
 
@@ -25,11 +32,10 @@ def load(name: str, root: str | os.PathLike[str] | None = None, **settings: Any)
         raise unknown("dataset", name, LOADERS)
     module, function = LOADERS[name]
     loader = getattr(import_module(f"kasync.data.{module}"), function)
-    known = set(signature(loader).parameters) - {"root"}
+    known = set(signature(loader).parameters) - {"places"}
     for setting in settings:
         if setting not in known:
             if not known:
                 raise UserError(f"{name} has no setting {setting!r}: leave it out.")
             raise unknown(f"setting of {name}", setting, known)
-    place = root or os.environ.get("KASYNC_DATA")
-    return loader(Path(place).expanduser() if place else None, **settings)
+    return loader(roots(root), **settings)

