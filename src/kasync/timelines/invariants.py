@@ -1,0 +1,22 @@
+"""What is true of every timeline, whoever made it?"""
+
+import numpy as np
+
+from kasync.timelines.timeline import Timeline
+
+
+def broken(timeline: Timeline) -> str:
+    """The first rule that a timeline breaks, in words; an empty string for a sound one."""
+    if timeline.clients.size == 0:
+        return "it has no deliveries"
+    if timeline.clients.min() < 0 or timeline.clients.max() >= timeline.population:
+        return f"a client number is outside 0 to {timeline.population - 1}"
+    if (timeline.previous_step == np.arange(timeline.steps)[:, None]).any():
+        return "a client delivers twice at one step"
+    if timeline.versions.min() < 0 or timeline.staleness.min() < 0:
+        return "a version is negative or newer than its step"
+    if (timeline.versions <= timeline.previous_step).any():
+        return "a client delivers on a model older than its last delivery"
+    if not np.isfinite(timeline.times).all() or (np.diff(timeline.times, prepend=0.0) < 0).any():
+        return "the times do not increase"
+    return ""
