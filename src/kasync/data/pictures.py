@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,16 +74,19 @@ def find_pictures(places: Sequence[Path], folders: Sequence[str]) -> Pictures | 
 
 
 def decode(content: bytes, path: Path) -> NDArray[np.uint8]:
-    """One picture as uint8 [3, 84, 84]; the official 178 x 218 is resized as a whole (bicubic), as in LEAF."""
+    """One picture as uint8 [3, 84, 84]."""
     try:
         from PIL import Image
     except ImportError:
         raise UserError("celeba needs Pillow to read pictures: pip install 'kasync[images]'.") from None
     with refusing(path, "a JPEG or PNG picture", Exception):  # a decoder raises whatever the bytes lead it to
-        with Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) as picture:
-            if picture.width * picture.height > MOST_PIXELS:
-                raise broken(path, "a picture of CelebA", f"it has {picture.width} x {picture.height} pixels")
-            colours = picture.convert("RGB")
-        if colours.size != (SIDE, SIDE):
-            colours = colours.resize((SIDE, SIDE), Image.Resampling.BICUBIC)
-        return np.asarray(colours).transpose(2, 0, 1)
+        picture = Image.open(io.BytesIO(content), formats=("JPEG", "PNG"))
+        if picture.width * picture.height > MOST_PIXELS:
+            raise broken(path, "a picture of CelebA", f"it has {picture.width} x {picture.height} pixels")
+        return np.asarray(shrunk(picture)).transpose(2, 0, 1)
+
+
+def shrunk(picture: Any) -> Any:
+    """A Pillow picture in colours at 84x84; the official 178 x 218 is resized as a whole (bicubic), as in LEAF."""
+    colours = picture.convert("RGB")
+    return colours if colours.size == (SIDE, SIDE) else colours.resize((SIDE, SIDE), 3)  # 3 is Pillow's BICUBIC
