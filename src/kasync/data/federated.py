@@ -146,9 +146,9 @@ class FederatedData:
         """
         labels = self.train.labels
         order = random_order(len(labels), seed, Purpose.SERVER)
+        if not (classes or 1) <= count <= len(labels):
+            raise UserError(f"count is {count}, but must lie in {classes or 1}..{len(labels)}: change it.")
         if classes is None:
-            if not 1 <= count <= len(labels):
-                raise UserError(f"count is {count}, but must lie in 1..{len(labels)}, the training samples there are.")
             return _take(self.train, order[:count])
         present = np.unique(labels)
         if not 1 <= classes <= len(present):

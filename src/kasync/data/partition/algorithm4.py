@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kasync.data.partition.apportion import apportion
-from kasync.data.partition.draws import Purpose, bits, shuffled, uniforms
+from kasync.data.partition.draws import Purpose, bits, rounds_for, shuffled, uniforms
 from kasync.data.partition.lists import Split, offsets_of
 from kasync.errors import UserError
 
@@ -50,6 +50,7 @@ class ByLabels(Split):
             raise UserError(f"per_client is {self.per_client}, but only {len(present)} labels occur: lower it.")
         by_label = np.argsort(labels, kind="stable").astype(np.int32)  # [N] sample indices, label after label
         begins = offsets_of(available)
+        rounds = rounds_for(int(available.min()))
 
         smallest, largest = self.size
         spread = uniforms(seed, Purpose.SIZES, np.arange(count)) * (largest - smallest + 1)
@@ -66,7 +67,7 @@ class ByLabels(Split):
             pair = np.repeat(np.arange(shares.size), shares.ravel())  # [samples] which (client, label) each belongs to
             place = np.arange(len(pair)) - offsets_of(shares.ravel())[pair]  # [samples] 0.. within its pair
             label = chosen.ravel()[pair]
-            spot = shuffled(place, available[label], keys[pair])
+            spot = shuffled(place, available[label], keys[pair], rounds)
             indices[offsets[begin] : offsets[end]] = by_label[begins[label] + spot]
         return indices, offsets
 

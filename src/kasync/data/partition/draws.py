@@ -25,7 +25,6 @@ class Purpose(IntEnum):
     PAIRS = 9
 
 
-_ROUNDS = 6
 _GOLDEN = 0x9E3779B97F4A7C15
 _MULTIPLIER = np.uint64(0xD6E8FEB86659FD93)
 _HALF = np.uint64(32)
@@ -51,7 +50,14 @@ def generator(seed: int, purpose: Purpose, draw: int = 0) -> np.random.Generator
     return np.random.default_rng([seed & (1 << 64) - 1, STREAM, int(purpose), draw])
 
 
-def shuffled(places: NDArray[np.integer], counts: NDArray[np.integer], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+def rounds_for(smallest: int) -> int:
+    """How many rounds `shuffled` needs until pairs of places fall evenly, when no count is below this; measured."""
+    return 8 if smallest >= 256 else 24
+
+
+def shuffled(
+    places: NDArray[np.integer], counts: NDArray[np.integer], keys: NDArray[np.uint64], rounds: int
+) -> NDArray[np.int64]:
     """Where each key's own random permutation of 0..count-1 puts a place; all [n].
 
     Taking the places 0..m-1 of one key draws m of count things without replacement, each in constant time and memory.
@@ -60,20 +66,24 @@ def shuffled(places: NDArray[np.integer], counts: NDArray[np.integer], keys: NDA
     """
     width = np.ceil(np.sqrt(counts)).astype(np.uint64)  # [n]
     height = -(-counts // width.astype(np.int64)).astype(np.uint64)  # [n]; width * height >= count
-    result = _through_rounds(places.astype(np.uint64), width, height, keys)
+    result = _through_rounds(places.astype(np.uint64), width, height, keys, rounds)
     beyond = np.flatnonzero(result >= counts.astype(np.uint64))
     while len(beyond):
-        result[beyond] = _through_rounds(result[beyond], width[beyond], height[beyond], keys[beyond])
+        result[beyond] = _through_rounds(result[beyond], width[beyond], height[beyond], keys[beyond], rounds)
         beyond = beyond[result[beyond] >= counts[beyond].astype(np.uint64)]
     return result.astype(np.int64)
 
 
 def _through_rounds(
-    cells: NDArray[np.uint64], width: NDArray[np.uint64], height: NDArray[np.uint64], keys: NDArray[np.uint64]
+    cells: NDArray[np.uint64],
+    width: NDArray[np.uint64],
+    height: NDArray[np.uint64],
+    keys: NDArray[np.uint64],
+    rounds: int,
 ) -> NDArray[np.uint64]:
     """A one-to-one map of the cells of a width x height rectangle, chosen by the key."""
     row, column = np.divmod(cells, width)
-    for number in range(0, _ROUNDS, 2):
+    for number in range(0, rounds, 2):
         column = _shifted(column, width, row, keys, number)
         row = _shifted(row, height, column, keys, number + 1)
     return row * width + column

@@ -73,14 +73,14 @@ def _draw_sizes(axes: Any, counts: NDArray, tallest: int) -> None:
 
 def _draw_dots(axes: Any, counts: NDArray, clients: NDArray, most: int) -> None:
     client, label = np.nonzero(counts)
-    axes.scatter(client, label, s=4 + 90 * counts[client, label] / most, color=_COLOUR, linewidths=0)
+    axes.scatter(client, label, s=np.maximum(3, 110 * counts[client, label] / most), color=_COLOUR, linewidths=0)
     axes.set_xlim(-0.7, len(counts) - 0.3)
     axes.set_ylim(-0.7, counts.shape[1] - 0.3)
     ticks = np.unique(np.linspace(0, len(clients) - 1, min(len(clients), 6)).round().astype(int))
     axes.set_xticks(ticks, [f"{clients[tick]:,}" for tick in ticks])
     step = 1 if counts.shape[1] <= 20 else 5
     axes.set_yticks(np.arange(0, counts.shape[1], step))
-    axes.set_xlabel("client", fontsize=8)
+    axes.set_xlabel(f"client        (largest dot: {most:,} samples)", fontsize=8)
     axes.tick_params(labelsize=7)
     axes.grid(alpha=0.25, linewidth=0.5)
     axes.set_axisbelow(True)
