@@ -3,8 +3,6 @@
 import json
 import os
 import tempfile
-import zipfile
-import zlib
 from os import PathLike
 from pathlib import Path
 
@@ -58,16 +56,7 @@ def load(path: str | PathLike[str]) -> Timeline:
             arrays = {name: stored[name] for name in ("clients", "versions", "times")}
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: give a file that timelines.save wrote.") from None
-    except (
-        OSError,
-        EOFError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        ValueError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as problem:
+    except Exception as problem:  # damaged bytes make the readers of zip, npy and json fail in many ways
         raise UserError(f"{path} is not a whole timeline file ({problem}): save the timeline again.") from problem
     if not isinstance(about, dict) or about.get("format") != FORMAT or about.get("version") != VERSION:
         raise UserError(f"{path} is not a timeline of format {VERSION}: save it again with this version of kasync.")

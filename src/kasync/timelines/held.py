@@ -1,8 +1,8 @@
 """How old is the work that all clients hold, delivered or not? The quantity of the paper's Appendix D.
 
-The appendix lines the P clients up by the staleness of what they hold. A version is handed to k clients and no more, so from
-step P/K on at most k of them hold the newest model, k the one before, and so on: the mean is at least the bound,
-whatever the durations. Three things to know:
+The appendix lines the P clients up by the staleness of what they hold. A version is handed to k clients and no more, so
+from step P/K on at most k of them hold the newest model, k the one before, and so on: the mean is at least the
+bound, whatever the durations. Three things to know:
 
 - It speaks of what is held. What is delivered may be fresher: if the same k clients are always the first, the staleness
   of their deliveries is 0 for ever, while the others' grows.

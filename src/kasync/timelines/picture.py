@@ -52,6 +52,7 @@ def _work(figure, axes, timeline: Timeline, sample: int) -> None:
         np.stack([np.stack([begin, height], -1), np.stack([end, height], -1)], axis=1).tolist(),
         array=part.staleness[step, slot],
         cmap="viridis_r",
+        clim=(0, max(1, int(part.staleness[step, slot].max(initial=0)))),
         linewidths=max(2.0, 150 / len(chosen)),
         capstyle="butt",
     )
@@ -65,21 +66,25 @@ def _work(figure, axes, timeline: Timeline, sample: int) -> None:
 
 def _staleness(axes, timeline: Timeline) -> None:
     staleness = timeline.staleness.ravel()
-    top = int(staleness.max())
+    top = int(np.quantile(staleness, 0.998))  # a few very stale ones would squeeze the rest into a corner
     bins = np.arange(top + 2) - 0.5 if top < 60 else np.linspace(0, top, 61)
-    axes.hist(staleness, bins=bins, color="#35608d", weights=np.full(staleness.size, 1 / staleness.size))
+    axes.hist(
+        np.minimum(staleness, top), bins=bins, color="#35608d", weights=np.full(staleness.size, 1 / staleness.size)
+    )
     mean = float(staleness.mean())
     axes.axvline(mean, color="#d1495b", linewidth=2, label=f"mean {mean:,.1f}")
     axes.axvline(float(np.median(staleness)), color="#edae49", linewidth=2, label=f"median {np.median(staleness):,.0f}")
     axes.set(xlabel="staleness", ylabel="share of deliveries")
     axes.set_title("Staleness of what was delivered", loc="left")
+    axes.plot([], [], " ", label=f"max {staleness.max():,}")
     axes.legend(frameon=False)
 
 
 def _held(axes, timeline: Timeline) -> None:
     step = np.arange(timeline.steps)
-    axes.plot(step, rows_held(timeline), color="#35608d", label="gradients, computed early")
-    axes.plot(step, versions_held(timeline), color="#d1495b", label="model versions, used late")
-    axes.set(xlabel="step", ylabel="number", ylim=(0, None), xlim=(0, max(1, timeline.steps - 1)))
+    axes.plot(step, rows_held(timeline), color="#35608d", label="gradients (early)")
+    axes.plot(step, versions_held(timeline), color="#d1495b", label="versions (late)")
+    axes.set(xlabel="step", ylabel="number", xlim=(0, max(1, timeline.steps - 1)))
+    axes.set_ylim(0, 1.3 * axes.get_ylim()[1])  # room for the legend
     axes.set_title("What a simulation must hold", loc="left")
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="upper right", ncols=2)
