@@ -47,7 +47,7 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Usable:
-    """Arrivals as tensors on the server's device, and which of them are sound in everything but their gradient's values."""
+    """Arrivals as tensors on the server's device, and which are sound in everything but their gradient's values."""
 
     arrivals: Arrivals
     mask: Tensor  # [K] bool
@@ -57,7 +57,7 @@ class Usable:
 
     @classmethod
     def of(cls, arrivals: Arrivals, params: Tensor, clients: int | None) -> Usable:
-        """Check lengths, staleness, losses, batch sizes and, where the rule keeps a table of `clients` rows, client ids."""
+        """Check lengths, staleness, losses, batch sizes and, for a rule with a table of `clients` rows, client ids."""
         device, k = params.device, len(arrivals)
 
         def numbers(values: Tensor | Sequence[float] | None) -> Tensor:
@@ -77,8 +77,13 @@ class Usable:
                     "clients is missing: this rule remembers something for each client, so name who delivered"
                 )
             index = index.to(device)
-            mask = mask & (index >= 0) & (index < clients) & ~_repeated(index)
+            mask = mask & (index >= 0) & (index < clients)
             index = index.clamp(0, clients - 1)
+        if arrivals.starts is not None and arrivals.starts.shape[1:] != params.shape:
+            raise ValueError(
+                f"starts has rows of shape {list(arrivals.starts.shape[1:])}: each must be as long as the parameters, "
+                f"{len(params)}"
+            )
         checked = Arrivals(rows, staleness, losses, sizes, index, arrivals.starts)
         return cls(checked, mask, staleness, losses, sizes)
 
@@ -97,7 +102,7 @@ def _matrix(gradients: Tensor | Sequence[Tensor], params: Tensor) -> tuple[Tenso
     return torch.stack(rows), torch.tensor(right, device=device)
 
 
-def _repeated(clients: Tensor) -> Tensor:
-    """[K] whether the client of this arrival delivered earlier in the same step."""
-    same = clients[:, None] == clients[None, :]
+def repeated(clients: Tensor, usable: Tensor) -> Tensor:
+    """[K] whether the client of this arrival already delivered something usable in the same step."""
+    same = (clients[:, None] == clients[None, :]) & usable[None, :]
     return same.tril(-1).any(1)

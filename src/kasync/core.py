@@ -14,14 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from kasync import span
-from kasync.arrivals import Arrivals, Usable
-from kasync.optimizers import OptimizerFactory, direction_of
+from kasync import checks, optimizers, span
+from kasync.arrivals import Arrivals, Usable, repeated
+from kasync.optimizers import OptimizerFactory
 from kasync.schedules import Constant, Schedule
 
 
@@ -40,6 +41,8 @@ class ServerState:
             raise ValueError(
                 f"params must be one flat vector [D], got shape {list(params.shape)}: flatten the model first"
             )
+        if params.dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"params are {params.dtype}: a server counts in float32 or float64")
         return cls(params.detach(), torch.zeros((), dtype=torch.int64, device=params.device))
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -57,7 +60,7 @@ class ServerState:
 
 @dataclass(frozen=True)
 class Step:
-    """One aggregation in progress. Row i of `coefficients` is gradient i as it stands, in the span of the basis rows."""
+    """One aggregation in progress. Row i of `coefficients` is gradient i as it stands, in the span of the basis."""
 
     gram: Tensor  # [B, B] float64, inner products of the basis rows
     layout: Mapping[str, slice]  # where each named block of rows lies in the basis
@@ -74,7 +77,6 @@ class Step:
     stage: Tensor  # [] int64
     estimate: Tensor | None = None  # [B] the estimated unbiased gradient, where a part made one
     similarities: Tensor | None = None  # [K]
-    correction: Tensor | None = None  # [B] added to the weighted sum
     vectors: Mapping[str, Tensor] = field(default_factory=dict)  # name -> [B], long vectors to remember
     values: Mapping[str, Tensor] = field(default_factory=dict)  # name -> small tensors to remember
     rows: Mapping[str, TableRows] = field(default_factory=dict)  # rows of tables to overwrite
@@ -93,8 +95,7 @@ class Step:
     @property
     def direction(self) -> Tensor:
         """[B] what the server would step along now: the weighted sum of the gradients as they stand."""
-        combined = self.weights @ self.coefficients
-        return combined if self.correction is None else combined + self.correction
+        return self.weights @ self.coefficients
 
     def unit(self, name: str) -> Tensor:
         """[n, B] coefficients of the basis rows called `name`."""
@@ -142,6 +143,10 @@ class Step:
         """Keep these combinations of basis rows [B] as the server's vectors of these names."""
         return replace(self, vectors={**self.vectors, **vectors})
 
+    def overwrite(self, **rows: TableRows) -> Step:
+        """Put these rows into the server's tables of these names."""
+        return replace(self, rows={**self.rows, **rows})
+
     def keep(self, **values: Tensor) -> Step:
         """Keep these small tensors in the server's memory."""
         return replace(self, values={**self.values, **values})
@@ -158,6 +163,9 @@ class TableRows:
 @dataclass(frozen=True)
 class Part:
     """One formula of a rule. Fields are hyper-parameters; the call turns a step into the next."""
+
+    needs_starts: ClassVar[bool] = False  # reads the parameters each client started from
+    needs_clients: ClassVar[bool] = False  # keeps a table with a row for each of its `clients`
 
     def memory(self, params: Tensor) -> dict[str, Tensor]:
         """What this part remembers between steps, as it is before the first one."""
@@ -182,8 +190,8 @@ class Rule:
     schedule: Schedule = field(default_factory=Constant)  # factor on the learning rate by step
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.lr, int | float) and 0 <= self.lr < float("inf")):
-            raise ValueError(f"lr = {self.lr!r}: a learning rate must be a finite number that is not negative")
+        checks.at_least("lr", self.lr, 0.0)
+        optimizers.check(self.optimizer)
 
     def __call__(self, server: ServerState, arrivals: Arrivals) -> tuple[ServerState, Step]:
         """The server after this step, and what was done. Nothing given to it is changed."""
@@ -206,25 +214,31 @@ class Rule:
     @property
     def needs_starts(self) -> bool:
         """Whether some part reads the parameters each client started from."""
-        return any(getattr(part, "needs_starts", False) for part in self.parts)
+        return any(part.needs_starts for part in self.parts)
 
     @property
     def table_rows(self) -> int:
         """How many rows [D] the parts remember for clients, in all."""
-        return sum(
-            len(value) for part in self.parts for value in part.memory(torch.zeros(1)).values() if value.dim() == 2
-        )
+        return sum(len(value) for value in self._first_memory.values() if value.dim() == 2)
 
     def prepared(self, server: ServerState) -> ServerState:
         """The state with everything the parts remember in place, at its first value where it is new."""
-        memory: dict[str, Tensor] = {}
+        return replace(server, memory=self._remembered(server.params) | dict(server.memory))
+
+    def _remembered(self, params: Tensor) -> dict[str, Tensor]:
+        """What a server with these parameters remembers before the first step."""
+        memory = {"stage": torch.ones((), dtype=torch.int64, device=params.device)}
         for part in self.parts:
-            memory |= part.memory(server.params)
-        memory |= {"stage": torch.ones((), dtype=torch.int64, device=server.params.device)}
-        return replace(server, memory=memory | dict(server.memory))
+            memory |= part.memory(params)
+        return memory
+
+    @cached_property
+    def _first_memory(self) -> dict[str, Tensor]:
+        """The same for a model of one parameter: which names there are, and how many rows their tables have."""
+        return self._remembered(torch.zeros(1))
 
     def _advance(self, server: ServerState, arrivals: Arrivals, in_place: bool) -> tuple[ServerState, Step]:
-        if "stage" not in server.memory:
+        if not self._first_memory.keys() <= server.memory.keys():
             server = self.prepared(server)
         sound = Usable.of(arrivals, server.params, self._clients)
         arrivals = sound.arrivals
@@ -240,21 +254,23 @@ class Rule:
     @property
     def _clients(self) -> int | None:
         """How many clients the tables have room for, where there is one."""
-        return next((part.clients for part in self.parts if getattr(part, "clients", None)), None)  # type: ignore[attr-defined]
+        return next((part.clients for part in self.parts if part.needs_clients), None)  # type: ignore[attr-defined]
 
     def _opened(self, server: ServerState, sound: Usable, gram: Tensor, blocks: Mapping[str, Tensor]) -> Step:
         """The step before its first part: each gradient as it came, equal weights."""
         arrivals, k, size = sound.arrivals, len(sound.mask), len(gram)
-        usable = sound.mask & gram.diagonal()[:k].isfinite()  # a sum of squares shows every NaN and infinity
+        squares = gram.diagonal()  # they show every NaN and infinity; a memory that has one makes nothing usable
+        usable = sound.mask & squares[:k].isfinite() & squares[k:].isfinite().all()
+        clients = arrivals.client_index
+        if clients is not None and self._clients is not None:
+            usable = usable & ~repeated(clients, usable)
+            clients = torch.where(usable, clients, self._clients)  # what is not usable goes to a row nobody reads
         valid = torch.cat([usable, usable.new_ones(size - k)])
         gram = torch.where(valid[:, None] & valid[None, :], gram, 0.0)
         layout, start = {}, 0
         for name, rows in blocks.items():
             layout[name] = slice(start, start + len(rows))
             start += len(rows)
-        clients = arrivals.client_index
-        if clients is not None and self._clients is not None:
-            clients = torch.where(usable, clients, self._clients)  # what is not usable goes to a row nobody reads
         factor = self.schedule(server.step).to(gram.device)
         step = Step(
             gram=gram,
@@ -284,11 +300,13 @@ class Rule:
             clean["gradients"] = torch.where(step.usable[:, None], blocks["gradients"], 0.0)
         table = torch.stack([step.direction, *step.vectors.values()])  # [1 + vectors, B]
         direction, *vectors = span.combine(table, list(clean.values()))
-        params, state = direction_of(self.optimizer, server.params, direction, step.lr, server.memory)
-        changed: dict[str, Any] = dict(zip(step.vectors, vectors, strict=True)) | dict(step.values) | state
+        params, state = optimizers.follow(self.optimizer, server.params, direction, step.lr, server.memory)
+        vectors_now = dict(zip(step.vectors, vectors, strict=True))
+        changed: dict[str, Tensor] = vectors_now | dict(step.values) | state | {"stage": step.stage}
+        if not changed.keys() <= server.memory.keys() and bool(step.skipped):
+            return server, step  # an optimiser's first state has no earlier one to fall back on
         memory = dict(server.memory) | {
-            name: torch.where(step.skipped, server.memory[name], value) if name in server.memory else value
-            for name, value in (changed | {"stage": step.stage}).items()
+            name: torch.where(step.skipped, server.memory.get(name, value), value) for name, value in changed.items()
         }
         for name, rows in step.rows.items():
             memory[name] = self._written(server.memory[name], rows, clean, in_place)

@@ -55,7 +55,7 @@ class Hinge:
 
 @dataclass(frozen=True)
 class Inverse:
-    """min(1, patience / staleness)   (SASGD with patience 1; delay-adaptive SGD with the number of concurrent clients)"""
+    """min(1, patience / staleness)   (SASGD: patience 1; delay-adaptive SGD: the number of concurrent clients)"""
 
     patience: float = 1.0
 

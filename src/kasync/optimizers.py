@@ -13,7 +13,7 @@ OptimizerFactory = Callable[..., torch.optim.Optimizer]
 PREFIX = "optimizer."
 
 
-def direction_of(
+def follow(
     optimizer: OptimizerFactory | None, params: Tensor, direction: Tensor, lr: Tensor, memory: Mapping[str, Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """(params - lr * direction, no state), or what the optimiser makes of the direction and its new state.
@@ -26,16 +26,31 @@ def direction_of(
     place = torch.zeros_like(params).requires_grad_()
     place.grad = direction
     made = optimizer([place], **_settings(optimizer, params))
-    if any(group.get("weight_decay") for group in made.param_groups):
-        raise ValueError(
-            "weight_decay: an optimiser of a rule cannot decay weights; add the penalty to the loss instead"
-        )
     state = {name.removeprefix(PREFIX): value.clone() for name, value in memory.items() if name.startswith(PREFIX)}
     if state:
         made.state[place] = dict(state)
     made.step()
     kept = {PREFIX + name: value for name, value in made.state[place].items() if isinstance(value, Tensor)}
     return params + lr.to(params.dtype) * place.detach(), kept
+
+
+def check(optimizer: OptimizerFactory | None) -> None:
+    """Refuse what cannot follow a direction, by letting it take one step."""
+    if optimizer is None:
+        return
+    if "lr" in getattr(optimizer, "keywords", {}):
+        raise ValueError(f"optimizer has lr = {optimizer.keywords['lr']!r}: give it to the rule, whose lr is used")  # type: ignore[attr-defined]
+    place = torch.zeros(1, requires_grad=True)
+    place.grad = torch.zeros(1)
+    try:
+        made = optimizer([place], **_settings(optimizer, place))
+        made.step()
+    except Exception as problem:
+        raise ValueError(f"optimizer = {optimizer!r}: cannot follow a direction ({problem})") from problem
+    if any(group.get("weight_decay") for group in made.param_groups):
+        raise ValueError(
+            "optimizer has a weight_decay: a rule's optimiser cannot decay weights; add the penalty to the loss instead"
+        )
 
 
 def _settings(optimizer: OptimizerFactory, params: Tensor) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from kasync import checks, discounts, optimizers, parts
+from kasync import discounts, optimizers, parts
 from kasync.core import Rule
 from kasync.errors import unknown
 from kasync.parts.trust import ServerGradient
@@ -260,5 +260,4 @@ def aflguard(lr: float, server_gradient: ServerGradient, radius: float = 1.5) ->
 
     Fang, Liu, Gong, Bentley: AFLGuard: Byzantine-robust Asynchronous Federated Learning (2022).
     """
-    checks.at_least("radius", radius, 0.0)
     return Rule("aflguard", lr, (parts.AcceptNearServer(server_gradient, radius),))

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from kasync import checks
 from kasync.errors import unknown
 
 
@@ -33,6 +34,10 @@ class Linear:
     steps: int
     final: float = 0.0
 
+    def __post_init__(self) -> None:
+        checks.count("steps", self.steps)
+        checks.at_least("final", self.final, 0.0)
+
     def __call__(self, step: Tensor) -> Tensor:
         return 1.0 - (1.0 - self.final) * (step.double() / self.steps).clamp(max=1.0)
 
@@ -43,6 +48,10 @@ class Cosine:
 
     steps: int
     final: float = 0.0
+
+    def __post_init__(self) -> None:
+        checks.count("steps", self.steps)
+        checks.at_least("final", self.final, 0.0)
 
     def __call__(self, step: Tensor) -> Tensor:
         done = (step.double() / self.steps).clamp(max=1.0)
@@ -56,14 +65,17 @@ class Steps:
     every: int
     factor: float = 0.1
 
+    def __post_init__(self) -> None:
+        checks.count("every", self.every)
+        checks.above("factor", self.factor, 0.0)
+
     def __call__(self, step: Tensor) -> Tensor:
         return self.factor ** torch.div(step, self.every, rounding_mode="floor").double()
 
 
 def named(name: str, steps: int) -> Schedule:
     """The schedule called constant, linear, cosine or step for a run of so many steps."""
-    if steps < 1:
-        raise ValueError(f"steps = {steps}: a schedule needs at least one step")
+    checks.count("steps", steps)
     table: dict[str, Schedule] = {
         "constant": Constant(),
         "linear": Linear(steps),

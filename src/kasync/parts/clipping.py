@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ class ClipNorms(Part):
     max_norm: float
 
     def __post_init__(self) -> None:
-        checks.above("max_norm", self.max_norm, 0.0)
+        checks.limit("max_norm", self.max_norm)
 
     def __call__(self, step: Step) -> Step:
         return step.scaled(_limited(step.norms(), self.max_norm))
@@ -37,9 +37,10 @@ class ClipToEstimate(Part):
     ratio: float
 
     def __post_init__(self) -> None:
-        checks.above("ratio", self.ratio, 0.0)
+        checks.limit("ratio", self.ratio)
 
     def __call__(self, step: Step) -> Step:
         estimate = step.direction if step.estimate is None else step.estimate
         factors = _limited(step.norms(), self.ratio * step.norms(estimate))
+        step = replace(step, estimate=estimate)  # what follows compares with what was estimated before this clip
         return step.scaled(torch.where(step.stage == 2, factors, 1.0))

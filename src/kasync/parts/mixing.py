@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -21,7 +22,7 @@ class MixModels(Part):
 
     mixing: float
     discount: Discount
-    needs_starts = True
+    needs_starts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         checks.between("mixing", self.mixing, 0.0, 1.0)

@@ -21,7 +21,6 @@ class AddMomentum(Part):
 
     def __post_init__(self) -> None:
         checks.at_least("momentum", self.momentum, 0.0)
-        checks.finite("momentum", self.momentum)
 
     def memory(self, params: Tensor) -> dict[str, Tensor]:
         return {"momentum": torch.zeros_like(params)}
@@ -55,7 +54,7 @@ class Remember(Part):
 class AddRoundMomentum(Part):
     """direction = mean g + momentum * M,  M the mean of the corrected gradients of the last round   (GSGM)
 
-    A round is over when fewer than k of the clients have not delivered in it.
+    A round is over when fewer than k of the clients have not delivered in it, soundly or not.
     """
 
     momentum: float
@@ -66,8 +65,9 @@ class AddRoundMomentum(Part):
         checks.count("clients", self.clients)
 
     def memory(self, params: Tensor) -> dict[str, Tensor]:
-        counted = torch.zeros((), dtype=torch.float64, device=params.device)
-        return {"round_mean": torch.zeros_like(params), "round_sum": torch.zeros_like(params), "round_count": counted}
+        vectors = {name: torch.zeros_like(params) for name in ("round_mean", "round_sum")}
+        counts = {name: params.new_zeros((), dtype=torch.float64) for name in ("round_count", "round_delivered")}
+        return vectors | counts
 
     def basis(self, server: ServerState, arrivals: Arrivals) -> dict[str, Tensor]:
         return {name: server.memory[name][None] for name in ("round_mean", "round_sum")}
@@ -76,9 +76,10 @@ class AddRoundMomentum(Part):
         step = replace(step, coefficients=step.coefficients + self.momentum * step.unit("round_mean"))
         total = step.unit("round_sum")[0] + step.usable.double() @ step.coefficients  # [B]
         count = step.memory["round_count"] + step.usable.sum()
-        over = count + step.k > self.clients
+        delivered = step.memory["round_delivered"] + step.k
+        over = delivered + step.k > self.clients
         step = step.remember(
             round_mean=torch.where(over, total / count.clamp(min=1), step.unit("round_mean")[0]),
             round_sum=torch.where(over, 0.0, total),
         )
-        return step.keep(round_count=torch.where(over, 0.0, count))
+        return step.keep(round_count=torch.where(over, 0.0, count), round_delivered=torch.where(over, 0.0, delivered))

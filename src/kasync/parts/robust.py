@@ -68,7 +68,7 @@ class CenterAndClip(Part):
     iterations: int = 1
 
     def __post_init__(self) -> None:
-        checks.above("radius", self.radius, 0.0)
+        checks.limit("radius", self.radius)
         checks.count("iterations", self.iterations)
 
     def memory(self, params: Tensor) -> dict[str, Tensor]:

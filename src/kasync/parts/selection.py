@@ -33,7 +33,9 @@ class SelectConsistent(Part):
         chosen = passes.any()
         step = replace(step, similarities=similarities, estimate=estimate)
         rows = torch.where(chosen, step.coefficients, estimate[None])
-        return replace(step, coefficients=rows).weighed(torch.where(chosen, step.averaged(scores), step.weights))
+        return replace(step, coefficients=rows).weighed(
+            torch.where(chosen, step.averaged(scores), step.averaged(step.weights))
+        )
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class DropStale(Part):
     max_staleness: float
 
     def __post_init__(self) -> None:
-        checks.above("max_staleness", self.max_staleness, 0.0)
+        checks.limit("max_staleness", self.max_staleness)
 
     def __call__(self, step: Step) -> Step:
         return step.weighed(step.averaged((step.staleness < self.max_staleness).double()))

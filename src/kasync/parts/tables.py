@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +16,9 @@ from torch import Tensor
 from kasync import checks
 from kasync.arrivals import Arrivals
 from kasync.core import Part, ServerState, Step, TableRows
+
+NEVER = -(2**62)  # the version of a gradient that has not come yet
+OLDEST = 2.0**53  # a staleness beyond it is no longer told apart
 
 
 def _index(arrivals: Arrivals) -> Tensor:
@@ -25,13 +29,19 @@ def _index(arrivals: Arrivals) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Calibrate(Part):
-    """direction = h + mean (g_i - h_i),  h_i the last delivery of client i, h their mean over all clients   (CA2FL)"""
+class ClientPart(Part):
+    """A part with a table of rows for so many clients."""
 
     clients: int
+    needs_clients: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         checks.count("clients", self.clients)
+
+
+@dataclass(frozen=True)
+class Calibrate(ClientPart):
+    """g_i - h_i + h,  h_i the last delivery of client i, h their mean over all clients   (CA2FL)"""
 
     def memory(self, params: Tensor) -> dict[str, Tensor]:
         return {"last": params.new_zeros(self.clients + 1, len(params)), "last_mean": torch.zeros_like(params)}
@@ -43,30 +53,29 @@ class Calibrate(Part):
         assert step.clients is not None
         mean = step.unit("last_mean")[0]
         news = step.coefficients - step.unit("last")  # [K, B]
+        step = step.overwrite(last=TableRows(step.clients))
         step = step.remember(last_mean=mean + step.usable.double() @ news / self.clients)
-        step = replace(step, rows={**step.rows, "last": TableRows(step.clients)})
-        return replace(step, coefficients=news, correction=mean)
+        return replace(step, coefficients=news + mean)
 
 
 @dataclass(frozen=True)
-class AverageEveryone(Part):
+class AverageEveryone(ClientPart):
     """direction = mean of the latest gradient of every client seen   (ACE)
 
     With max_staleness, only gradients computed at most so many steps ago take part (ACED); that reads the whole
     table in every step.
     """
 
-    clients: int
     max_staleness: int | None = None
 
     def __post_init__(self) -> None:
-        checks.count("clients", self.clients)
+        super().__post_init__()
         if self.max_staleness is not None:
             checks.count("max_staleness", self.max_staleness, least=0)
 
     def memory(self, params: Tensor) -> dict[str, Tensor]:
         table = params.new_zeros(self.clients + 1, len(params))
-        never = torch.full((self.clients + 1,), -1, dtype=torch.int64, device=params.device)
+        never = torch.full((self.clients + 1,), NEVER, dtype=torch.int64, device=params.device)
         sums = {} if self.max_staleness is not None else {"latest_sum": torch.zeros_like(params)}
         return {"latest": table, "version": never} | sums
 
@@ -81,12 +90,12 @@ class AverageEveryone(Part):
         assert step.clients is not None
         versions = step.memory["version"]
         before = self._recent(versions, step.number)[step.clients]  # [K] whose old gradient is in the sum
-        fresh = torch.where(step.usable, step.number - step.staleness.long(), -1)
+        fresh = torch.where(step.usable, step.number - step.staleness.clamp(max=OLDEST).long(), NEVER)
         versions = versions.index_copy(0, step.clients, fresh)
         now = self._recent(versions, step.number)
         taken = now[step.clients]  # [K] whose new gradient joins it
         total = step.unit("latest_sum")[0] + taken.double() @ step.coefficients - before.double() @ step.unit("latest")
-        step = replace(step, rows={**step.rows, "latest": TableRows(step.clients)}).keep(version=versions)
+        step = step.overwrite(latest=TableRows(step.clients)).keep(version=versions)
         if self.max_staleness is None:
             step = step.remember(latest_sum=total)
         mean = total / now.sum().clamp(min=1)
@@ -94,23 +103,18 @@ class AverageEveryone(Part):
 
     def _recent(self, versions: Tensor, number: Tensor) -> Tensor:
         """[clients + 1] whose latest gradient takes part at this step."""
-        seen = versions >= 0
+        seen = versions > NEVER
         return seen if self.max_staleness is None else seen & (number - versions <= self.max_staleness)
 
 
 @dataclass(frozen=True)
-class AverageRounds(Part):
+class AverageRounds(ClientPart):
     """direction = mean over all clients of the mean of their gradients in this round   (Ringleader ASGD)
 
     A round first gathers until every client has delivered; then every client's next delivery triggers one update,
     while what clients deliver beyond that is gathered for the round to come. Nothing is discarded. The means of this
     round and of the next lie in one table of 2 * clients rows; `half` says which half is this round's.
     """
-
-    clients: int
-
-    def __post_init__(self) -> None:
-        checks.count("clients", self.clients)
 
     def memory(self, params: Tensor) -> dict[str, Tensor]:
         device = params.device
@@ -119,9 +123,8 @@ class AverageRounds(Part):
             "mean_now": torch.zeros_like(params),
             "mean_next": torch.zeros_like(params),
             "counts": torch.zeros(2 * self.clients + 1, dtype=torch.int64, device=device),
-            "waiting": torch.zeros(
-                self.clients + 1, dtype=torch.bool, device=device
-            ),  # whose update of phase two is due
+            # whose update of phase two is due
+            "waiting": torch.zeros(self.clients + 1, dtype=torch.bool, device=device),
             "half": torch.zeros((), dtype=torch.int64, device=device),
         }
 
@@ -155,7 +158,7 @@ class AverageRounds(Part):
             waiting=left,
             half=torch.where(over, 1 - half, half),
         )
-        step = replace(step, rows={**step.rows, "means": TableRows(place, mean + change)})
+        step = step.overwrite(means=TableRows(place, mean + change))
         direction = torch.where(applied, now, 0.0)
         return replace(step, coefficients=direction.expand_as(step.coefficients)).weighed(
             1.0 / step.count.expand(step.k)

@@ -29,7 +29,16 @@ class ServerPart(Part):
             raise ValueError(f"server_gradient = {self.server_gradient!r}: must be a function of the parameters [D]")
 
     def basis(self, server: ServerState, arrivals: Arrivals) -> dict[str, Tensor]:
-        return {"server": self.server_gradient(server.params)[None]}
+        return {"server": self._own(server.params)[None]}
+
+    def _own(self, params: Tensor) -> Tensor:
+        """[D] the server's gradient at these parameters."""
+        own = self.server_gradient(params)
+        if own.shape != params.shape:
+            raise ValueError(
+                f"server_gradient returned shape {list(own.shape)}: it must be as long as the parameters, {len(params)}"
+            )
+        return own.detach().to(params)
 
 
 def _lengthened(step: Step, length: Tensor) -> Step:
@@ -91,7 +100,7 @@ class AcceptByScore(ServerPart):
 
     def basis(self, server: ServerState, arrivals: Arrivals) -> dict[str, Tensor]:
         due = server.memory["accepted"] >= self.refresh_every
-        return {"server": torch.where(due, self.server_gradient(server.params), server.memory["server"])[None]}
+        return {"server": torch.where(due, self._own(server.params), server.memory["server"])[None]}
 
     def __call__(self, step: Step) -> Step:
         server = step.unit("server")[0]
