@@ -56,7 +56,6 @@ STAND_INS: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _note,
     ("numpy._core.multiarray", "_reconstruct"): _note,
     ("numpy", "dtype"): _note,
-    ("_codecs", "encode"): _note,  # how Python 3 writes bytes in protocol 2
     ("numpy", "ndarray"): Subtype,
 }
 
@@ -105,9 +104,6 @@ def _check_instructions(content: bytes) -> None:
 def _array(noted: Any) -> NDArray[np.uint8]:
     """The array that numpy would have made of this, for the one kind of array there may be."""
     _, shape, kind, by_columns, raw = noted.state
-    if isinstance(raw, Noted):
-        text, encoding = raw.arguments
-        raw = text.encode("latin1") if encoding in ("latin1", b"latin1") else None
     if kind.arguments[0] not in ("u1", b"u1") or by_columns or len(shape) != 2 or shape[1] != 3072:
         raise pickle.UnpicklingError("its data is not uint8 [N, 3072] by rows")
     if not isinstance(raw, bytes) or len(raw) != shape[0] * shape[1]:
