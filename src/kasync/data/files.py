@@ -55,7 +55,7 @@ def refusing(path: Path | str, expected: str, *errors: type[BaseException]) -> I
     except UserError:
         raise
     except expectable as error:
-        raise broken(path, expected, str(error) or type(error).__name__) from None
+        raise broken(path, expected, " ".join(str(error).split())[:200] or type(error).__name__) from None
 
 
 def is_gzip(path: Path) -> bool:
