@@ -22,7 +22,7 @@ LABELS = np.repeat(np.arange(10), 5000)  # [50000] the label counts of CIFAR-10
 def plain_loop(per_client: int, clients: int) -> int:
     """Algorithm 4 as its listing reads, client after client; returns the number of samples drawn."""
     rng = random.Random(0)
-    by_label = [np.flatnonzero(LABELS == label).tolist() for label in range(10)]
+    by_label = [np.flatnonzero(label == LABELS).tolist() for label in range(10)]
     parts = []
     for _ in range(clients):
         labels = rng.sample(range(10), per_client)

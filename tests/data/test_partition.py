@@ -74,6 +74,12 @@ def test_shares_add_up_and_stay_within_rounding(weights, total):
         assert np.array_equal(each, plain)  # Algorithm 4's share itself wherever every label earns a sample
 
 
+def test_what_rounding_leaves_over_goes_to_the_largest_fraction():
+    assert apportion(np.array([10]), np.array([[0.47, 0.33, 0.20]])).tolist() == [[5, 3, 2]]
+    assert apportion(np.array([10]), np.array([[0.98, 0.01, 0.01]]), least=1).tolist() == [[8, 1, 1]]
+    assert apportion(np.array([2]), np.array([[0.5, 0.2, 0.4]]), least=1).tolist() == [[1, 0, 1]]
+
+
 def _raised_by_hand(total, weights):
     """Labels below one sample get one, the rest is shared again, until nobody is below one."""
     raised = np.zeros(len(weights), bool)
@@ -91,6 +97,14 @@ def test_the_sizes_and_labels_of_many_clients_are_evenly_spread():
     holders = (split.counts(TEN, 10) > 0).sum(0)
     assert np.abs(sizes / 2000 - 1).max() < 0.1
     assert np.abs(holders / 4000 - 1).max() < 0.1
+
+
+def test_clients_draw_their_samples_independently():
+    split = partition.labels(1, size=(12, 12)).over(TEN, 10_000, 3)
+    uses = np.bincount(split.indices, minlength=len(TEN))  # [1200], 100 each on average
+    assert uses.min() > 50
+    assert uses.max() < 150
+    assert len({tuple(np.sort(split.of(client))) for client in range(10_000)}) == 10_000
 
 
 def test_the_weights_are_those_of_the_algorithm():
