@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from kasync import models
-from kasync.data import Dataset, Samples
+from kasync.data import Dataset, Samples, names
 from kasync.errors import UserError
 
 SHAPES = {"emnist_cnn": (1, 28, 28), "lenet": (3, 32, 32), "celeba_cnn": (3, 84, 84), "mlp": (60,), "logistic": (60,)}
@@ -103,3 +103,7 @@ def test_each_data_set_has_its_network(name, default):
 def test_a_wrong_setting_is_refused_in_one_sentence(make, sentence):
     with pytest.raises(UserError, match=sentence):
         make()
+
+
+def test_no_data_set_of_the_catalogue_is_without_a_network():
+    assert {models.default_for(name) for name in names()} <= set(models.names())
