@@ -1,7 +1,7 @@
 """How long does a timeline of a million clients take, and how much memory? `python benchmarks/timelines.py [--quick]`
 
-Each case runs in a process of its own, so that its peak memory is its own. The plain heap loop, the textbook way, does the
-same work as the clock with exponential durations at a smaller scale, with random numbers from the standard library.
+Each case runs in a process of its own, so that its peak memory is its own. The plain heap loop, the textbook way, does
+the work of the clock with exponential durations at a smaller scale, with random numbers from the standard library.
 """
 
 import argparse
@@ -125,9 +125,8 @@ def main() -> int:
             over.append(case.__name__)
     ratio = rates[clock_exponential, small] / rates[heap_loop, small]
     print(f"the clock is {ratio:.1f} times as fast as the plain heap loop on the same size")
-    print(
-        f"budget {BUDGET_SECONDS:.0f} s and {BUDGET_GIGABYTES:.0f} GB: {'over in ' + ', '.join(over) if over else 'kept'}"
-    )
+    kept = f"over in {', '.join(over)}" if over else "kept"
+    print(f"budget {BUDGET_SECONDS:.0f} s and {BUDGET_GIGABYTES:.0f} GB: {kept}")
     return 1 if over else 0
 
 

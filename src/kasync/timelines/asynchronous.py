@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from kasync.timelines.pieces import Outcome, Pieces
 
 Reals = NDArray[np.float64]
+Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Queue:
         self.horizon = -math.inf  # whoever finishes before it is near
         self.size = max(64, 4 * k, math.isqrt(2 * len(finish) * k))
 
-    def take(self) -> tuple[NDArray[np.int64], float] | None:
+    def take(self) -> tuple[Places, float] | None:
         """The k clients [k] that finish first and the moment the last of them does; None when k never will."""
         if len(self.near) < self.k:
             self._look_further()
@@ -48,14 +49,14 @@ class Queue:
                 return None
         finish = self.finish[self.near]
         moment = float(np.partition(finish, self.k - 1)[self.k - 1])
-        places = np.flatnonzero(finish <= moment)
-        places = places[np.lexsort((self.order[self.near[places]], finish[places]))][: self.k]
+        places = self._first(self.near, finish, self.k, moment)
+        places = places[np.lexsort((self.order[self.near[places]], finish[places]))]
         taken = self.near[places]
         self.near = np.delete(self.near, places)
         self.finish[taken] = math.inf
         return taken, moment
 
-    def put(self, clients: NDArray[np.int64], finish: Reals) -> None:
+    def put(self, clients: Places, finish: Reals) -> None:
         """Clients [n] that begin again, in this order."""
         self.finish[clients] = finish
         self.order[clients] = np.arange(self.handed_out, self.handed_out + len(clients))
@@ -68,13 +69,20 @@ class Queue:
             self.horizon = math.inf
             self.near = np.flatnonzero(np.isfinite(self.finish))
             return
-        self.horizon = float(np.partition(self.finish, self.size)[self.size])
-        before = np.flatnonzero(self.finish < self.horizon)
-        ties = np.flatnonzero(self.finish == self.horizon) if math.isfinite(self.horizon) else before[:0]
-        room = self.size - len(before)
+        self.horizon = float(np.partition(self.finish, self.size - 1)[self.size - 1])
+        if math.isinf(self.horizon):
+            self.near = np.flatnonzero(np.isfinite(self.finish))
+        else:
+            self.near = self._first(np.arange(len(self.finish)), self.finish, self.size, self.horizon)
+
+    def _first(self, clients: Places, finish: Reals, count: int, moment: float) -> Places:
+        """[count]: places of the first by (finish, order), themselves in any order; the last finishes at `moment`."""
+        before = np.flatnonzero(finish < moment)
+        ties = np.flatnonzero(finish == moment)
+        room = count - len(before)
         if len(ties) > room:
-            ties = ties[np.argpartition(self.order[ties], room - 1)[:room]] if room else ties[:0]
-        self.near = np.concatenate([before, ties])
+            ties = ties[np.argpartition(self.order[clients[ties]], room - 1)[:room]]
+        return np.concatenate([before, ties])
 
 
 def run_async(clients: int, k: int, steps: int, pieces: Pieces) -> Recorded:

@@ -128,9 +128,13 @@ class Dropouts:
             )
 
     def leaving(self, seed: int, client: Ints, piece: Ints) -> tuple[NDArray[np.bool_], Reals, Reals]:
-        """([n], [n], [n]): who leaves, after which share of the work, and for how many seconds."""
+        """([n], [n], [n]): who leaves, after which share of the work (1: all of it), and for how many seconds."""
+        leaves, share, away = np.zeros(len(client), dtype=bool), np.ones(len(client)), np.full(len(client), np.inf)
+        if self.chance == 0:
+            return leaves, share, away
         leaves = uniforms(seed, Stream.DROPOUTS, client, piece) < self.chance
-        share = uniforms(seed, Stream.DROPOUTS, client, piece, 1)
-        if self.away is None:
-            return leaves, share, np.full(len(leaves), np.inf)
-        return leaves, share, self.away.seconds(seed, client, piece, Stream.ABSENCES)
+        who, number = client[leaves], piece[leaves]
+        share[leaves] = uniforms(seed, Stream.DROPOUTS, who, number, 1)
+        if self.away is not None:
+            away[leaves] = self.away.seconds(seed, who, number, Stream.ABSENCES)
+        return leaves, share, away
