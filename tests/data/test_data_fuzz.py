@@ -190,6 +190,15 @@ def test_damaged_zip_files_of_pictures(folder, content):
     read_safely(lambda: Pictures(path).read(["1.jpg"], Path("list")), len(content))
 
 
+def test_a_zip_member_that_says_it_is_huge_is_refused_before_room_is_made(tmp_path):
+    content = bytearray(_zip())
+    entry = content.rindex(b"PK\x01\x02")
+    content[entry + 20 : entry + 24] = struct.pack("<I", 1 << 30)  # its packed size in the directory
+    (tmp_path / "p.zip").write_bytes(content)
+    with pytest.raises(UserError, match=r"1.jpg is not a picture of CelebA: it has 1073741824 bytes"):
+        Pictures(tmp_path / "p.zip").read(["1.jpg"], Path("list"))
+
+
 def test_what_the_fuzzed_files_are_made_of_is_right_when_left_alone(tmp_path):
     (tmp_path / "images").write_bytes(IMAGES)
     assert len(read_idx(tmp_path / "images", "uint8", (None, 28, 28))) == 3
