@@ -1,0 +1,7 @@
+"""What does asynchronous training do, with true staleness, for thousands of clients on one machine?"""
+
+from kasync.simulator.records import Record
+from kasync.simulator.server import server_gradient
+from kasync.simulator.simulate import Simulation, simulate
+
+__all__ = ["Record", "Simulation", "server_gradient", "simulate"]

@@ -1,0 +1,52 @@
+"""Which samples does a client draw on its n-th visit? A function of (seed, client, visit) and of nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kasync import counter
+from kasync.data.federated import FederatedData
+from kasync.work import Work
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Draws mini-batches without replacement; a client with fewer samples than a batch uses all it has."""
+
+    indices: NDArray[np.integer]  # [total]
+    offsets: NDArray[np.int64]  # [clients + 1]
+    batch_size: int
+    batches: int  # per piece of work
+    seed: int
+
+    @classmethod
+    def of(cls, data: FederatedData, work: Work, seed: int) -> Batches:
+        return cls(data.indices, data.offsets, work.batch_size, work.batches, seed)
+
+    def draw(self, clients: NDArray[np.integer], visits: NDArray[np.integer]) -> tuple[NDArray, NDArray]:
+        """Samples [n, batches, m] int64 and their weights [n, batches, m] float32, which sum to one in every batch."""
+        start = self.offsets[clients][:, None]  # [n, 1]
+        size = self.offsets[np.asarray(clients) + 1][:, None] - start
+        number = np.arange(self.batches)[None, :]  # [1, batches]
+        picked: list[NDArray] = []  # positions [n, batches], each different from those before it
+        for draw in range(self.batch_size):
+            left = np.maximum(size - draw, 1).astype(np.uint64)
+            stream = number * self.batch_size + draw
+            bits = counter.bits(self.seed, counter.Stream.BATCHES, clients[:, None], visits[:, None], stream)
+            position = (bits % left).astype(np.int64)
+            for earlier in sorted_columns(picked):
+                position += position >= earlier  # the position-th of those not yet picked
+            picked.append(position)
+        positions = np.stack(picked, axis=-1)  # [n, batches, m]
+        used = np.minimum(size, self.batch_size)[..., None]  # [n, 1, 1]
+        real = np.arange(self.batch_size) < used
+        samples = self.indices[np.where(real, start[..., None] + positions, start[..., None])].astype(np.int64)
+        return samples, (real / used).astype(np.float32) * np.ones_like(positions, dtype=np.float32)
+
+
+def sorted_columns(columns: list[NDArray]) -> list[NDArray]:
+    """The columns with every entry's values in ascending order."""
+    return list(np.sort(np.stack(columns, axis=0), axis=0)) if columns else []

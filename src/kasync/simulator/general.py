@@ -1,0 +1,70 @@
+"""How are many clients' gradients taken from any model? With torch.func, at shared or at separate weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from kasync.errors import UserError
+from kasync.simulator.layers import Loss
+
+REFUSED: dict[type[nn.Module], str] = {
+    nn.modules.batchnorm._BatchNorm: "its running statistics belong to nobody in a federation: use nn.GroupNorm",
+    nn.modules.dropout._DropoutNd: "it draws from a global generator, so a run could not be repeated: leave it out",
+    nn.RNNBase: "it cannot be vectorised over clients: use nn.Linear, nn.Conv1d or attention",
+}
+
+
+def check(model: nn.Module) -> None:
+    """Refuse modules that cannot be simulated, by name, with what to use instead."""
+    for name, module in model.named_modules():
+        for kind, reason in REFUSED.items():
+            if isinstance(module, kind):
+                raise UserError(
+                    f"the model's {type(module).__name__} ({name or 'the model itself'}) is refused: {reason}."
+                )
+    if not list(model.parameters()):
+        raise UserError("the model has no parameters: there is nothing to train.")
+
+
+@dataclass(frozen=True)
+class General:
+    """Any model, called as a function of its flat parameters."""
+
+    model: nn.Module
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> General:
+        named = dict(model.named_parameters())
+        return cls(model, tuple(named), tuple(value.shape for value in named.values()))
+
+    def forward(self, params: Tensor, x: Tensor) -> Tensor:
+        """Outputs [N, ...] of the model at params [D]."""
+        pieces = params.split([shape.numel() for shape in self.shapes])
+        named = {n: piece.view(shape) for n, piece, shape in zip(self.names, pieces, self.shapes, strict=True)}
+        return functional_call(self.model, named, (x,))
+
+    def _one(self, params: Tensor, x: Tensor, labels: Tensor, weights: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
+        """Gradient [D] and loss [] of one client."""
+
+        def total(at: Tensor) -> Tensor:
+            return (loss(self.forward(at, x), labels) * weights).sum()
+
+        return grad_and_value(total)(params)
+
+    def gradients(self, params: Tensor, x: Tensor, labels: Tensor, weights: Tensor, loss: Loss, out: Tensor) -> Tensor:
+        """Write the gradient of each client's weighted loss into out [n, D]; return the losses [n].
+
+        params is [D], shared, or [n, D]; x [n * m, ...], labels [n * m], weights [n * m] as in Chain.gradients.
+        """
+        n = len(out)
+        split = [value.view(n, -1, *value.shape[1:]) for value in (x, labels, weights)]
+        one = lambda at, a, b, c: self._one(at, a, b, c, loss)  # noqa: E731
+        rows, losses = vmap(one, in_dims=(None if params.dim() == 1 else 0, 0, 0, 0))(params, *split)
+        out.copy_(rows)
+        return losses

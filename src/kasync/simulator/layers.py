@@ -1,0 +1,198 @@
+"""How are many clients' gradients taken from one fat forward and backward pass at shared weights?
+
+For a chain of known layers the gradient of each client's weights needs only the layer's input and the gradient of its
+output: the batch of all clients goes through once, and per client only the last product is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs [n, ...], labels [n]) -> losses [n]
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """A layer with weight and bias, which lie one after the other in the parameters from `start` on."""
+
+    start: int
+    shape: torch.Size
+    has_bias: bool
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.shape.numel() + (self.shape[0] if self.has_bias else 0)
+
+    def weight(self, params: Tensor) -> Tensor:
+        return params[self.start : self.start + self.shape.numel()].view(self.shape)
+
+    def bias(self, params: Tensor) -> Tensor | None:
+        return params[self.stop - self.shape[0] : self.stop] if self.has_bias else None
+
+    def put(self, out: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        """Write per-client gradients [n, ...] into their columns of out [n, D]."""
+        out[:, self.start : self.start + self.shape.numel()] = weight.reshape(len(out), -1)
+        if bias is not None:
+            out[:, self.stop - self.shape[0] : self.stop] = bias
+
+
+@dataclass(frozen=True)
+class Dense(Weighted):
+    def forward(self, params: Tensor, x: Tensor) -> tuple[Tensor, Any]:
+        return functional.linear(x, self.weight(params), self.bias(params)), x
+
+    def backward(self, params: Tensor, grad: Tensor, x: Tensor, out: Tensor, first: bool) -> Tensor | None:
+        n = len(out)
+        mine = grad.view(n, -1, grad.shape[-1])  # [n, m, outputs]
+        self.put(out, torch.bmm(mine.mT, x.reshape(n, -1, x.shape[-1])), mine.sum(1) if self.has_bias else None)
+        return None if first else grad @ self.weight(params)
+
+
+@dataclass(frozen=True)
+class Convolution(Weighted):
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+
+    def forward(self, params: Tensor, x: Tensor) -> tuple[Tensor, Any]:
+        weight, bias = self.weight(params), self.bias(params)
+        return functional.conv2d(x, weight, bias, self.stride, self.padding, self.dilation), x
+
+    def backward(self, params: Tensor, grad: Tensor, x: Tensor, out: Tensor, first: bool) -> Tensor | None:
+        (self._unfolded if grad.is_cuda else self._one_by_one)(grad, x, out)
+        return None if first else self._derive(grad, x, self.weight(params), (True, False, False))[0]
+
+    def _derive(self, grad: Tensor, x: Tensor, weight: Tensor, mask: tuple[bool, bool, bool]) -> Sequence[Any]:
+        bias = [self.shape[0]] if self.has_bias else None
+        geometry = (self.stride, self.padding, self.dilation, False, (0, 0), 1)
+        return torch.ops.aten.convolution_backward(grad, x, weight, bias, *geometry, mask)
+
+    def _one_by_one(self, grad: Tensor, x: Tensor, out: Tensor) -> None:
+        """The convolution's own weight-gradient kernel, client by client."""
+        n = len(out)
+        shape = x.new_empty(self.shape)  # only its shape is read
+        for row, g, inputs in zip(out, grad.chunk(n), x.chunk(n), strict=True):
+            _, weight, bias = self._derive(g, inputs, shape, (False, True, self.has_bias))
+            self.put(row[None], weight, bias)
+
+    def _unfolded(self, grad: Tensor, x: Tensor, out: Tensor) -> None:
+        """As matrix products of the unfolded inputs, all clients at once."""
+        n = len(out)
+        patches = functional.unfold(x, self.shape[2:], self.dilation, self.padding, self.stride)  # [N, in, places]
+        flat = grad.flatten(2)  # [N, outputs, places]
+        weight = torch.bmm(flat, patches.mT).view(n, -1, self.shape.numel()).sum(1)
+        self.put(out, weight, flat.sum(2).view(n, -1, self.shape[0]).sum(1) if self.has_bias else None)
+
+
+@dataclass(frozen=True)
+class Rectify:
+    def forward(self, params: Tensor, x: Tensor) -> tuple[Tensor, Any]:
+        y = x.clamp(min=0)
+        return y, y
+
+    def backward(self, params: Tensor, grad: Tensor, y: Tensor, out: Tensor, first: bool) -> Tensor | None:
+        return torch.ops.aten.threshold_backward(grad, y, 0)
+
+
+@dataclass(frozen=True)
+class Pool:
+    size: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+
+    def forward(self, params: Tensor, x: Tensor) -> tuple[Tensor, Any]:
+        y, places = torch.ops.aten.max_pool2d_with_indices(
+            x, self.size, self.stride, self.padding, self.dilation, False
+        )
+        return y, (x, places)
+
+    def backward(self, params: Tensor, grad: Tensor, saved: Any, out: Tensor, first: bool) -> Tensor | None:
+        x, places = saved
+        geometry = (self.size, self.stride, self.padding, self.dilation, False)
+        return torch.ops.aten.max_pool2d_with_indices_backward(grad, x, *geometry, places)
+
+
+@dataclass(frozen=True)
+class Flat:
+    def forward(self, params: Tensor, x: Tensor) -> tuple[Tensor, Any]:
+        return x.flatten(1), x.shape
+
+    def backward(self, params: Tensor, grad: Tensor, shape: torch.Size, out: Tensor, first: bool) -> Tensor | None:
+        return grad.view(shape)
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else tuple(value)  # type: ignore[return-value]
+
+
+def _read(module: nn.Module, start: int) -> Any | None:
+    """The layer of ours that computes what the module does, or None if there is none."""
+    if type(module) is nn.Linear:
+        return Dense(start, module.weight.shape, module.bias is not None)
+    if type(module) is nn.Conv2d and module.groups == 1 and module.padding_mode == "zeros":
+        if isinstance(module.padding, str):
+            return None
+        geometry = (_pair(module.stride), _pair(module.padding), _pair(module.dilation))
+        return Convolution(start, module.weight.shape, module.bias is not None, *geometry)
+    if type(module) is nn.ReLU:
+        return Rectify()
+    if type(module) is nn.MaxPool2d and not (module.ceil_mode or module.return_indices):
+        stride = module.stride if module.stride is not None else module.kernel_size
+        return Pool(*(_pair(v) for v in (module.kernel_size, stride, module.padding, module.dilation)))
+    if type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
+        return Flat()
+    return None
+
+
+def _flattened(model: nn.Module) -> list[nn.Module]:
+    return [leaf for child in model for leaf in _flattened(child)] if type(model) is nn.Sequential else [model]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A model that is a chain of known layers."""
+
+    layers: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Chain | None:
+        """The chain that computes what the model does, or None if it is of another kind."""
+        layers, start = [], 0
+        for module in _flattened(model):
+            layer = _read(module, start)
+            if layer is None:
+                return None
+            start = getattr(layer, "stop", start)
+            layers.append(layer)
+        return cls(tuple(layers)) if start else None
+
+    def forward(self, params: Tensor, x: Tensor) -> Tensor:
+        """Outputs [N, ...] of the model at params [D]."""
+        for layer in self.layers:
+            x, _ = layer.forward(params, x)
+        return x
+
+    def gradients(self, params: Tensor, x: Tensor, labels: Tensor, weights: Tensor, loss: Loss, out: Tensor) -> Tensor:
+        """Write the gradient of each client's weighted loss into out [n, D]; return the losses [n].
+
+        x [n * m, ...], labels [n * m] and weights [n * m] hold the clients' batches one after the other.
+        """
+        saved = []
+        for layer in self.layers:
+            x, kept = layer.forward(params, x)
+            saved.append(kept)
+        with torch.enable_grad():
+            outputs = x.detach().requires_grad_()
+            losses = loss(outputs, labels) * weights
+            (grad,) = torch.autograd.grad(losses.sum(), outputs)
+        first = next(i for i, layer in enumerate(self.layers) if isinstance(layer, Weighted))
+        for number in range(len(self.layers) - 1, first - 1, -1):
+            grad = self.layers[number].backward(params, grad, saved[number], out, number == first)
+        return losses.detach().view(len(out), -1).sum(1)

@@ -1,0 +1,71 @@
+"""What does a run tell about each step, and how is it remembered?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+FIELDS = ("loss", "lr", "stage", "dropped", "skipped", "accuracy", "test_loss")  # [steps] each
+WIDE = ("weights", "similarities")  # [steps, k] each
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """One server step. `accuracy` and `test_loss` are None where the model was not evaluated after it."""
+
+    step: int  # updates made so far: the first record has step 1
+    time: float  # virtual seconds
+    loss: float  # mean training loss of the deliveries used
+    lr: float
+    stage: int
+    dropped: int  # deliveries that were not usable
+    skipped: bool  # nothing usable arrived
+    clients: NDArray[np.int32]  # [k]
+    staleness: NDArray[np.int32]  # [k]
+    weights: NDArray[np.float32]  # [k]
+    similarities: NDArray[np.float32] | None  # [k] where the rule has them
+    accuracy: float | None  # on the test set
+    test_loss: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """Everything recorded so far, as arrays; part of a checkpoint, so that a resumed run tells the same story."""
+
+    columns: dict[str, NDArray]  # name -> [steps] or [steps, k]
+    wide: int
+
+    @classmethod
+    def empty(cls, steps: int, k: int) -> History:
+        narrow = {name: np.full(steps, np.nan) for name in FIELDS}
+        return cls(narrow | {name: np.full((steps, k), np.nan, dtype=np.float32) for name in WIDE}, k)
+
+    def put(self, start: int, values: dict[str, NDArray]) -> None:
+        """Write the rows of some steps from `start` on."""
+        for name, rows in values.items():
+            self.columns[name][start : start + len(rows)] = rows
+
+    def records(self, start: int, stop: int, timeline: "Timeline", staleness: NDArray) -> Iterator[Record]:  # noqa: F821, UP037
+        """The records of the steps start..stop-1."""
+        get = self.columns
+        for s in range(start, stop):
+            accuracy, test_loss = get["accuracy"][s], get["test_loss"][s]
+            similar = get["similarities"][s]
+            yield Record(
+                step=s + 1,
+                time=float(timeline.times[s]),
+                loss=float(get["loss"][s]),
+                lr=float(get["lr"][s]),
+                stage=int(get["stage"][s]),
+                dropped=int(get["dropped"][s]),
+                skipped=bool(get["skipped"][s]),
+                clients=timeline.clients[s],
+                staleness=staleness[s],
+                weights=get["weights"][s],
+                similarities=None if np.isnan(similar).all() else similar,
+                accuracy=None if np.isnan(accuracy) else float(accuracy),
+                test_loss=None if np.isnan(test_loss) else float(test_loss),
+            )

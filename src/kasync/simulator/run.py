@@ -1,0 +1,126 @@
+"""How is a timeline replayed through work and rule, exactly, one step after the other?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kasync.arrivals import Arrivals
+from kasync.core import Rule, ServerState, Step
+from kasync.simulator.clients import Clients
+from kasync.simulator.inputs import Deliveries, Inputs, Workload
+from kasync.simulator.plan import Plan
+
+LOGGED = ("loss", "lr", "stage", "dropped", "skipped", "weights", "similarities")
+
+
+@dataclass(eq=False)
+class Run:
+    """The state of a simulation. The engine owns all of it, so it is updated in place."""
+
+    plan: Plan
+    inputs: Inputs
+    clients: Clients
+    rule: Rule
+    server: ServerState
+    store: Tensor  # [rows + 1, D] gradients that wait, or [versions + 1, D]; the last row takes what nobody reads
+    losses: Tensor  # [rows + 1] of the gradients that wait
+
+    @classmethod
+    def begin(cls, plan: Plan, inputs: Inputs, clients: Clients, rule: Rule, params: Tensor) -> Run:
+        rows = (plan.rows if inputs.early else plan.versions) + 1
+        store = torch.empty(rows, len(params), device=params.device)
+        server = rule.prepared(ServerState.initial(params))
+        return cls(plan, inputs, clients, rule, server, store, torch.zeros(rows, device=params.device))
+
+    @property
+    def device(self) -> torch.device:
+        return self.store.device
+
+    def tensor(self, array: NDArray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, non_blocking=True)
+
+    def steps(self, start: int, stop: int) -> dict[str, NDArray]:
+        """Make the steps start..stop-1 and return what is to be recorded of them."""
+        told = self.inputs.deliveries(start, stop)
+        rows: list[dict[str, Tensor]] = []
+        for offset, work in enumerate(self.inputs.work(start, stop)):
+            rows.append(self._logged(self._step(start + offset, offset, work, told)))
+        return {name: torch.stack([row[name] for row in rows]).cpu().numpy() for name in LOGGED}
+
+    def _step(self, number: int, offset: int, work: Workload, told: Deliveries) -> Step:
+        if self.inputs.early:
+            self.work(work)
+            rows, losses, starts = self.delivered(self.tensor(told.slots[offset]))
+        else:
+            slot = int(self.plan.version_slots[number])
+            if slot >= 0:
+                self.store[slot] = self.server.params
+            starts = self.store[self.tensor(told.slots[offset])]  # [K, D]
+            rows = torch.empty_like(starts)
+            losses = self.clients.compute(starts, self.tensor(work.samples), self.tensor(work.weights), rows)
+        self.server, step = self.rule.advance(
+            self.server,
+            Arrivals(
+                rows,
+                self.tensor(told.staleness[offset]),
+                losses,
+                self.tensor(told.batch_sizes[offset]),
+                self.tensor(told.clients[offset]),
+                starts if self.rule.needs_starts else None,
+            ),
+        )
+        return step
+
+    def work(self, work: Workload, block: int = 1000) -> None:
+        """Compute gradients on the current model and let them wait."""
+        for start in range(0, len(work), block):
+            part = work[start : start + block]
+            rows = self.store.new_empty(len(part), self.store.shape[1])
+            losses = self.clients.compute(
+                self.server.params, self.tensor(part.samples), self.tensor(part.weights), rows
+            )
+            slots = self.tensor(part.slots)
+            self.store.index_copy_(0, slots, rows)
+            self.losses.index_copy_(0, slots, losses)
+
+    def delivered(self, slots: Tensor) -> tuple[Tensor, Tensor, None]:
+        """Gradients [K, D] and losses [K] that waited in these slots."""
+        return self.store[slots], self.losses[slots], None
+
+    def _logged(self, step: Step) -> dict[str, Tensor]:
+        return logged(step)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that changes from step to step: what a checkpoint holds."""
+        return {
+            **{f"server.{n}": t for n, t in self.server.state_dict().items()},
+            "store": self.store,
+            "losses": self.losses,
+        }
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Continue from what `tensors` gave."""
+        state = {n.removeprefix("server."): t.to(self.device) for n, t in tensors.items() if n.startswith("server.")}
+        self.server = ServerState.from_state_dict(state)
+        self.store.copy_(tensors["store"])
+        self.losses.copy_(tensors["losses"])
+
+
+def logged(step: Step) -> dict[str, Tensor]:
+    """What is recorded of a step, as float64 tensors [] or [K]."""
+    nothing = torch.full_like(step.weights, torch.nan)
+    losses = nothing if step.losses is None else step.losses
+    return {
+        "loss": torch.where(step.usable, losses, 0.0).sum() / step.count,
+        "lr": step.lr,
+        "stage": step.stage.double(),
+        "dropped": step.dropped.double(),
+        "skipped": step.skipped.double(),
+        "weights": step.weights,
+        "similarities": nothing if step.similarities is None else step.similarities,
+    }
