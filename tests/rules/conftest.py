@@ -1,0 +1,12 @@
+"""How are the tests of the rules run? On one thread: for so few numbers, threads only wait for each other."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

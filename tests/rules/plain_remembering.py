@@ -1,0 +1,120 @@
+"""What do the papers say of rules that remember? Each keeps plain lists, one entry per client, in float64."""
+
+from __future__ import annotations
+
+import torch
+from plain_weighing import ages, rows
+from torch import Tensor
+
+from kasync import Arrivals
+
+
+def mean(vectors: list[Tensor]) -> Tensor:
+    """[D] the average of at least one vector."""
+    total = torch.zeros_like(vectors[0])
+    for vector in vectors:
+        total = total + vector
+    return total / len(vectors)
+
+
+class Gsgm:
+    """Rounds of [P/K] steps; every gradient of a round is corrected by the mean of the round before."""
+
+    def __init__(self, lr: float, momentum: float, clients: int) -> None:
+        self.lr, self.alpha, self.clients = lr, momentum, clients
+        self.momentum: Tensor | None = None
+        self.corrected: list[Tensor] = []
+
+    def move(self, params: Tensor, arrivals: Arrivals) -> Tensor:
+        past = torch.zeros_like(params) if self.momentum is None else self.momentum
+        now = [gradient + self.alpha * past for gradient in rows(arrivals)]
+        self.corrected += now
+        if self.clients - len(self.corrected) < len(now):  # too few are left to fill another step
+            self.momentum, self.corrected = mean(self.corrected), []
+        return -self.lr * mean(now)
+
+
+class Ca2fl:
+    """v = h + mean over the arrivals of (Delta_i - h_i), h the mean of all h_i before they are replaced."""
+
+    def __init__(self, lr: float, clients: int) -> None:
+        self.lr, self.clients = lr, clients
+        self.last: dict[int, Tensor] = {}
+
+    def move(self, params: Tensor, arrivals: Arrivals) -> Tensor:
+        nothing = torch.zeros_like(params)
+        cached = mean([self.last.get(client, nothing) for client in range(self.clients)])
+        who = [int(client) for client in arrivals.clients]
+        news = mean([g - self.last.get(client, nothing) for client, g in zip(who, rows(arrivals), strict=True)])
+        self.last |= dict(zip(who, rows(arrivals), strict=True))
+        return -self.lr * (cached + news)
+
+
+class Ace:
+    """The mean of everybody's latest gradient; with max_staleness, of those computed at most so many steps ago."""
+
+    def __init__(self, lr: float, clients: int, max_staleness: int | None = None) -> None:
+        self.lr, self.max_staleness = lr, max_staleness
+        self.latest: dict[int, tuple[Tensor, float]] = {}  # client -> its gradient, the version it belongs to
+        self.number = 0
+
+    def move(self, params: Tensor, arrivals: Arrivals) -> Tensor:
+        for client, gradient, tau in zip(arrivals.clients, rows(arrivals), ages(arrivals), strict=True):
+            self.latest[int(client)] = (gradient, self.number - tau)
+        limit = float("inf") if self.max_staleness is None else self.max_staleness
+        recent = [gradient for gradient, version in self.latest.values() if self.number - version <= limit]
+        self.number += 1
+        return -self.lr * mean(recent) if recent else torch.zeros_like(params)
+
+
+class Ringleader:
+    """Two tables of gradient lists. K deliveries are put into the tables one by one; then there is at most one update.
+
+    Phase one gathers until nobody's list is empty. In phase two each client is waited for once more, and each step in
+    which one of the awaited delivers is an update; what others deliver meanwhile belongs to the next round's table.
+    """
+
+    def __init__(self, lr: float, clients: int) -> None:
+        self.lr, self.clients = lr, clients
+        self.now: list[list[Tensor]] = [[] for _ in range(clients)]
+        self.next: list[list[Tensor]] = [[] for _ in range(clients)]
+        self.awaited: set[int] = set()
+
+    def move(self, params: Tensor, arrivals: Arrivals) -> Tensor:
+        who = [int(client) for client in arrivals.clients]
+        if not self.awaited:  # phase one
+            for client, gradient in zip(who, rows(arrivals), strict=True):
+                self.now[client].append(gradient)
+            if any(not gathered for gathered in self.now):
+                return torch.zeros_like(params)
+            self.awaited = set(range(self.clients)) - set(who)
+        else:
+            expected = [client for client in who if client in self.awaited]
+            for client, gradient in zip(who, rows(arrivals), strict=True):
+                (self.now if client in self.awaited else self.next)[client].append(gradient)
+            self.awaited -= set(expected)
+            if not expected:
+                return torch.zeros_like(params)
+        move = -self.lr * mean([mean(gathered) for gathered in self.now])
+        if not self.awaited:
+            self.now, self.next = self.next, [[] for _ in range(self.clients)]
+        return move
+
+
+class CenteredClip:
+    """v <- v + (1/K) sum (g_i - v) min(1, radius / |g_i - v|), from the v of the step before."""
+
+    def __init__(self, lr: float, radius: float, iterations: int = 1) -> None:
+        self.lr, self.radius, self.iterations = lr, radius, iterations
+        self.v: Tensor | None = None
+
+    def move(self, params: Tensor, arrivals: Arrivals) -> Tensor:
+        v = torch.zeros_like(params) if self.v is None else self.v
+        for _ in range(self.iterations):
+            pulls = []
+            for gradient in rows(arrivals):
+                distance = float((gradient - v).norm())
+                pulls.append((gradient - v) * (1 if distance <= self.radius else self.radius / distance))
+            v = v + mean(pulls)
+        self.v = v
+        return -self.lr * v

@@ -1,0 +1,79 @@
+"""Which rules are tested, with which settings, and by which plain loop is each judged?
+
+A rule that is missing here fails the tests.
+"""
+
+from __future__ import annotations
+
+import plain_distrusting as distrusting
+import plain_remembering as remembering
+import plain_weighing as weighing
+from deliveries import CLIENTS, own_gradient
+from plain_wkafl import PlainWkafl
+
+from kasync import Rule, discounts, rules
+
+WKAFL = {
+    "lr": 0.1,
+    "momentum": 0.1,
+    "max_norm": 5.0,
+    "sharpness": 10.0,
+    "threshold": 0.3,
+    "ratio": 1.0,
+    "loss_threshold": 0.7,
+    "lr_decay": 0.1,
+}
+ZENO = {"lr": 0.1, "server_gradient": own_gradient, "scale": 0.1, "penalty": 0.02, "slack": 0.1}
+FADAS = {"lr": 0.1, "patience": 3.0, "betas": (0.9, 0.99), "eps": 1e-8}
+
+CASES = {  # name: rule, its settings, the plain loop
+    "wkafl": ("wkafl", WKAFL, PlainWkafl(**WKAFL)),
+    "kasync_sgd": ("kasync_sgd", {"lr": 0.1}, weighing.kasync_sgd(0.1)),
+    "twafl": ("twafl", {"lr": 0.1}, weighing.twafl(0.1)),
+    "twafl as printed": ("twafl", {"lr": 0.1, "normalize": False}, weighing.twafl(0.1, normalize=False)),
+    "sasgd": ("sasgd", {"lr": 0.1}, weighing.sasgd(0.1)),
+    "fedbuff": ("fedbuff", {"lr": 0.1}, weighing.fedbuff(0.1)),
+    "fedbuff, another power": ("fedbuff", {"lr": 0.1, "power": 2.0}, weighing.fedbuff(0.1, 2.0)),
+    "delay_adaptive": ("delay_adaptive", {"lr": 0.1, "concurrency": 3.0}, weighing.delay_adaptive(0.1, 3.0)),
+    "ringmaster": ("ringmaster", {"lr": 0.1, "max_staleness": 5}, weighing.ringmaster(0.1, 5)),
+    "fedasync": ("fedasync", {"mixing": 0.6}, weighing.FedAsync(0.6, weighing.polynomial)),
+    "fedasync, hinge": (
+        "fedasync",
+        {"mixing": 0.6, "discount": discounts.Hinge(10, 4)},
+        weighing.FedAsync(0.6, weighing.hinge),
+    ),
+    "fedasync, no discount": (
+        "fedasync",
+        {"mixing": 0.6, "discount": discounts.NoDiscount()},
+        weighing.FedAsync(0.6, lambda tau: 1.0),
+    ),
+    "fadas": ("fadas", FADAS, weighing.Fadas(**FADAS)),
+    "gsgm": ("gsgm", {"lr": 0.1, "momentum": 0.5, "clients": 12}, remembering.Gsgm(0.1, 0.5, 12)),
+    "gsgm, clients left over": ("gsgm", {"lr": 0.1, "momentum": 0.5, "clients": 18}, remembering.Gsgm(0.1, 0.5, 18)),
+    "ca2fl": ("ca2fl", {"lr": 0.1, "clients": CLIENTS}, remembering.Ca2fl(0.1, CLIENTS)),
+    "ace": ("ace", {"lr": 0.1, "clients": CLIENTS}, remembering.Ace(0.1, CLIENTS)),
+    "aced": ("ace", {"lr": 0.1, "clients": CLIENTS, "max_staleness": 6}, remembering.Ace(0.1, CLIENTS, 6)),
+    "ringleader": ("ringleader", {"lr": 0.1, "clients": CLIENTS}, remembering.Ringleader(0.1, CLIENTS)),
+    "centered_clip": ("centered_clip", {"lr": 0.1, "radius": 2.0}, remembering.CenteredClip(0.1, 2.0)),
+    "centered_clip, thrice": (
+        "centered_clip",
+        {"lr": 0.1, "radius": 2.0, "iterations": 3},
+        remembering.CenteredClip(0.1, 2.0, 3),
+    ),
+    "zeno": ("zeno", ZENO | {"refresh_every": 3}, distrusting.Zeno(**ZENO, refresh_every=3)),
+    "zeno, always fresh": ("zeno", ZENO | {"refresh_every": 1}, distrusting.Zeno(**ZENO, refresh_every=1)),
+    "krum": ("krum", {"lr": 0.1, "byzantine": 1}, distrusting.Krum(0.1, 1)),
+    "geometric_median": ("geometric_median", {"lr": 0.1}, distrusting.GeometricMedian(0.1)),
+    "fltrust": ("fltrust", {"lr": 0.1, "server_gradient": own_gradient}, distrusting.FlTrust(0.1, own_gradient)),
+    "aflguard": (
+        "aflguard",
+        {"lr": 0.1, "server_gradient": own_gradient, "radius": 1.1},
+        distrusting.AflGuard(0.1, own_gradient, 1.1),
+    ),
+}
+
+
+def make(case: str, **more) -> Rule:
+    """The rule of this case, with more settings if wanted."""
+    name, settings, _ = CASES[case]
+    return rules.RULES[name](**settings, **more)
