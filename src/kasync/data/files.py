@@ -35,10 +35,7 @@ def missing(name: str, places: Sequence[Path], wanted: str) -> UserError:
     """The sentence for files that are not there: which, where to put them, and how to get them."""
     where = " or ".join(str(place / name) for place in places)
     put = f"put them in {where}" if where else "put them in a folder and name it in $KASYNC_DATA (or root)"
-    return UserError(
-        f"{name} needs {wanted}: {put}, or run `kasync data get {name}` on a machine with a network (this folder is "
-        f"then filled in the same layout)."
-    )
+    return UserError(f"{name} needs {wanted}: {put}, or run `kasync data get {name}` where there is a network.")
 
 
 def broken(path: Path | str, expected: str, found: object) -> UserError:
