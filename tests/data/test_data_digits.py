@@ -1,6 +1,7 @@
 """Digits, MNIST and EMNIST: upright, complete, and with their writers."""
 
 import gzip
+import os
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def test_mnist_is_read_packed_or_not_from_the_folder_or_its_own_folder(tmp_path,
 
 def test_several_folders_can_be_named_in_the_environment(tmp_path, monkeypatch):
     write_mnist(tmp_path / "second" / "mnist")
-    monkeypatch.setenv("KASYNC_DATA", f"{tmp_path / 'first'}:{tmp_path / 'second'}")
+    monkeypatch.setenv("KASYNC_DATA", os.pathsep.join([str(tmp_path / "first"), str(tmp_path / "second")]))
     assert len(load("mnist").train) == 12
 
 

@@ -34,7 +34,7 @@ def find(places: Sequence[Path], folders: Sequence[str], files: Sequence[str], k
 def missing(name: str, places: Sequence[Path], wanted: str) -> UserError:
     """The sentence for files that are not there: which, where to put them, and how to get them."""
     where = " or ".join(str(place / name) for place in places)
-    put = f"put them in {where}" if where else "put them in a folder and name it in $KASYNC_DATA (or root)"
+    put = f"put it in {where}" if where else "put it in a folder and name it in $KASYNC_DATA (or root)"
     return UserError(f"{name} needs {wanted}: {put}, or run `kasync data get {name}` where there is a network.")
 
 

@@ -110,6 +110,6 @@ def _part(family: Family, places: Sequence[Path], prefix: str) -> Part:
         names = [f"{prefix}-{stem}{end}" for end in (".gz", "")] + [f"{prefix}-{stem.replace('-', '.', 1)}"]
         path = find(places, family.folders, names)
         if path is None:
-            raise missing(family.name, places, f"{names[0]} (or {names[1]}), the official file,")
+            raise missing(family.name, places, f"{names[0]} (or {names[1]})")
         found.append(path)
     return Part(found[0], found[1], family.find_writers([found[0].parent, *places], prefix))
