@@ -79,11 +79,5 @@ def checksum(tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         value = tensors[name].contiguous()
         digest.update(f"{name} {value.dtype} {list(value.shape)};".encode())
-        digest.update(value.reshape(-1).view(dtype_of_bytes(value)).numpy().data)
+        digest.update(value.numpy().reshape(-1).view("uint8").data)
     return digest.hexdigest()
-
-
-def dtype_of_bytes(value: Tensor):  # noqa: ANN201
-    import torch
-
-    return torch.uint8 if value.dtype != torch.bool else torch.bool

@@ -1,9 +1,175 @@
-"""How does one whole step become a single launch on a GPU? Captured once in a CUDA graph and replayed."""
+"""How does one whole step become a single launch on a GPU? Captured once in a CUDA graph and replayed.
+
+Gather the batches, compute the gradients, let them wait, take the delivered ones, apply the rule, log: some two hundred
+small kernels. The graph reads the inputs of a chunk of steps from fixed buffers, with a step counter on the device.
+"""
 
 from __future__ import annotations
 
-from kasync.simulator.run import Run
+import threading
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kasync.arrivals import Arrivals
+from kasync.core import Rule
+from kasync.simulator.clients import Clients
+from kasync.simulator.inputs import Deliveries, Inputs, Workload
+from kasync.simulator.plan import Plan
+from kasync.simulator.run import LOGGED, Run, logged
+
+WARM_UP = 3  # steps made one kernel at a time, so that libraries are loaded and all memory exists
+CAPTURING = threading.Lock()  # several runs may share a GPU from several threads, but capture one after the other
 
 
+@dataclass(eq=False)
+class Buffers:
+    """Fixed places on the device for the inputs and the log of a chunk of steps."""
+
+    number: Tensor  # [1] int64, the step within the chunk
+    inputs: dict[str, Tensor]  # name -> [steps, ...]
+    log: dict[str, Tensor]  # name -> [steps, ...]
+
+    def now(self, name: str) -> Tensor:
+        """The input of the current step."""
+        return self.inputs[name].index_select(0, self.number)[0]
+
+    def load(self, arrays: dict[str, NDArray]) -> None:
+        for name, array in arrays.items():
+            self.inputs[name][: len(array)].copy_(torch.from_numpy(np.ascontiguousarray(array)))
+
+
+@dataclass(eq=False)
 class CapturedRun(Run):
-    """A run on CUDA."""
+    """A run on CUDA: after a few plain steps, one graph launch a step."""
+
+    warm: int = 0
+    buffers: Buffers | None = None
+    graph: Any = None
+    stream: Any = field(default_factory=torch.cuda.Stream)
+
+    @classmethod
+    def begin(cls, plan: Plan, inputs: Inputs, clients: Clients, rule: Rule, params: Tensor) -> Run:
+        run = super().begin(plan, inputs, clients, rule, params)
+        torch.cuda.current_stream().synchronize()
+        return run
+
+    def context(self) -> Any:
+        return torch.cuda.stream(self.stream)
+
+    @torch.no_grad()
+    def steps(self, start: int, stop: int) -> dict[str, NDArray]:
+        plain = min(stop, start + max(0, WARM_UP - self.warm))
+        pieces = []
+        if plain > start:
+            with CAPTURING:
+                pieces.append(super().steps(start, plain))
+            self.warm += plain - start
+        if stop > plain:
+            pieces.append(self._replayed(plain, stop))
+        return {name: np.concatenate([piece[name] for piece in pieces]) for name in LOGGED}
+
+    def _replayed(self, start: int, stop: int) -> dict[str, NDArray]:
+        told, works = self.inputs.deliveries(start, stop), self.inputs.work(start, stop)
+        if self.buffers is None or self.buffers.inputs["clients"].shape[0] < stop - start:
+            with CAPTURING:
+                self._capture(told, works)
+        assert self.buffers is not None
+        width = self.buffers.inputs["work_slots"].shape[1]
+        late = [max(0, len(work) - width) for work in works]  # work that does not fit into the graph's width
+        idle = len(self.store) - 1
+        fitted = [work[extra:].padded(width, idle) for work, extra in zip(works, late, strict=True)]
+        versions = self.plan.version_slots[start:stop, None]
+        self.buffers.load(_arrays(told, fitted) | {"version_slots": np.where(versions >= 0, versions, idle)})
+        self.buffers.number.zero_()
+        for work, extra in zip(works, late, strict=True):
+            if extra:
+                self.work(work[:extra])
+            self.graph.replay()
+        return {name: values[: stop - start].cpu().numpy() for name, values in self.buffers.log.items()}
+
+    def _capture(self, told: Deliveries, works: list[Workload]) -> None:
+        """Record one step on fixed buffers; nothing is executed."""
+        steps, k = told.clients.shape
+        width = k
+        shapes = {
+            name: (steps, *array.shape[1:])
+            for name, array in _arrays(
+                told, [works[-1].padded(width, 0)] if len(works[-1]) <= width else [works[-1][:width]]
+            ).items()
+        }
+        kinds = {
+            "work_slots": torch.int64,
+            "samples": torch.int64,
+            "sample_weights": torch.float32,
+            "slots": torch.int64,
+            "clients": torch.int64,
+        }
+        inputs = {n: torch.zeros(s, dtype=kinds.get(n, torch.float64), device=self.device) for n, s in shapes.items()}
+        inputs["version_slots"] = torch.zeros(steps, 1, dtype=torch.int64, device=self.device)
+        log = {name: torch.zeros(steps, dtype=torch.float64, device=self.device) for name in LOGGED}
+        log |= {n: torch.zeros(steps, k, dtype=torch.float64, device=self.device) for n in ("weights", "similarities")}
+        self.buffers = Buffers(torch.zeros(1, dtype=torch.int64, device=self.device), inputs, log)
+        memory = {name: value.clone() for name, value in self.server.memory.items()}
+        self.server = replace(
+            self.server, params=self.server.params.clone(), step=self.server.step.clone(), memory=memory
+        )
+        self.stream.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
+            self._body(self.buffers)
+
+    def _body(self, buffers: Buffers) -> None:
+        before = self.server
+        samples, weights = buffers.now("samples"), buffers.now("sample_weights")
+        slots = buffers.now("slots")
+        starts = None
+        if self.inputs.early:
+            out = self.store.new_empty(len(samples), self.store.shape[1])
+            losses = self.clients.compute(before.params, samples, weights, out)
+            places = buffers.now("work_slots")
+            self.store.index_copy_(0, places, out)
+            self.losses.index_copy_(0, places, losses)
+            rows, losses = self.store.index_select(0, slots), self.losses.index_select(0, slots)
+        else:
+            self.store.index_copy_(0, buffers.now("version_slots"), before.params[None])
+            starts = self.store.index_select(0, slots)
+            rows = torch.empty_like(starts)
+            losses = self.clients.compute(starts, samples, weights, rows)
+        arrivals = Arrivals(
+            rows,
+            buffers.now("staleness"),
+            losses,
+            buffers.now("batch_sizes"),
+            buffers.now("clients"),
+            starts if self.rule.needs_starts else None,
+        )
+        after, step = self.rule.advance(before, arrivals)
+        for name, value in after.state_dict().items():
+            place = before.state_dict()[name]
+            if place.data_ptr() != value.data_ptr():
+                place.copy_(value)
+        for name, value in logged(step).items():
+            buffers.log[name].index_copy_(0, buffers.number, value[None])
+        buffers.number.add_(1)
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        super().restore(tensors)
+        self.graph, self.buffers = None, None
+
+
+def _arrays(told: Deliveries, works: list[Workload]) -> dict[str, NDArray]:
+    """The inputs of a chunk of steps, by the names of the buffers."""
+    return {
+        "slots": told.slots,
+        "clients": told.clients,
+        "staleness": told.staleness,
+        "batch_sizes": told.batch_sizes,
+        "work_slots": np.stack([work.slots for work in works]),
+        "samples": np.stack([work.samples for work in works]),
+        "sample_weights": np.stack([work.weights for work in works]),
+    }

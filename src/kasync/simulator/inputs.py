@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +66,7 @@ class Inputs:
         clients = timeline.clients.ravel()[chosen]
         samples, weights = self.batches.draw(clients, timeline.visits.ravel()[chosen])
         everything = Workload(plan.client_slots[clients], samples, weights)
-        return [everything[a:b] for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+        return [everything[a:b] for a, b in pairwise(cuts)]
 
     def deliveries(self, start: int, stop: int) -> Deliveries:
         plan = self.plan

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kasync.timelines import Timeline
+
 FIELDS = ("loss", "lr", "stage", "dropped", "skipped", "accuracy", "test_loss")  # [steps] each
 WIDE = ("weights", "similarities")  # [steps, k] each
 
@@ -36,19 +38,18 @@ class History:
     """Everything recorded so far, as arrays; part of a checkpoint, so that a resumed run tells the same story."""
 
     columns: dict[str, NDArray]  # name -> [steps] or [steps, k]
-    wide: int
 
     @classmethod
     def empty(cls, steps: int, k: int) -> History:
         narrow = {name: np.full(steps, np.nan) for name in FIELDS}
-        return cls(narrow | {name: np.full((steps, k), np.nan, dtype=np.float32) for name in WIDE}, k)
+        return cls(narrow | {name: np.full((steps, k), np.nan, dtype=np.float32) for name in WIDE})
 
     def put(self, start: int, values: dict[str, NDArray]) -> None:
         """Write the rows of some steps from `start` on."""
         for name, rows in values.items():
             self.columns[name][start : start + len(rows)] = rows
 
-    def records(self, start: int, stop: int, timeline: "Timeline", staleness: NDArray) -> Iterator[Record]:  # noqa: F821, UP037
+    def records(self, start: int, stop: int, timeline: Timeline, staleness: NDArray) -> Iterator[Record]:
         """The records of the steps start..stop-1."""
         get = self.columns
         for s in range(start, stop):

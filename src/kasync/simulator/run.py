@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from kasync.arrivals import Arrivals
 from kasync.core import Rule, ServerState, Step
-from kasync.simulator.clients import Clients
+from kasync.simulator.clients import Clients, one_thread_each
 from kasync.simulator.inputs import Deliveries, Inputs, Workload
 from kasync.simulator.plan import Plan
 
@@ -41,6 +42,10 @@ class Run:
     def device(self) -> torch.device:
         return self.store.device
 
+    def context(self) -> Any:
+        """Where this run's operations go; entered around everything it does."""
+        return one_thread_each()
+
     def tensor(self, array: NDArray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, non_blocking=True)
 
@@ -49,13 +54,14 @@ class Run:
         told = self.inputs.deliveries(start, stop)
         rows: list[dict[str, Tensor]] = []
         for offset, work in enumerate(self.inputs.work(start, stop)):
-            rows.append(self._logged(self._step(start + offset, offset, work, told)))
+            rows.append(logged(self._step(start + offset, offset, work, told)))
         return {name: torch.stack([row[name] for row in rows]).cpu().numpy() for name in LOGGED}
 
     def _step(self, number: int, offset: int, work: Workload, told: Deliveries) -> Step:
         if self.inputs.early:
             self.work(work)
-            rows, losses, starts = self.delivered(self.tensor(told.slots[offset]))
+            slots = self.tensor(told.slots[offset])
+            rows, losses, starts = self.store[slots], self.losses[slots], None
         else:
             slot = int(self.plan.version_slots[number])
             if slot >= 0:
@@ -87,13 +93,6 @@ class Run:
             slots = self.tensor(part.slots)
             self.store.index_copy_(0, slots, rows)
             self.losses.index_copy_(0, slots, losses)
-
-    def delivered(self, slots: Tensor) -> tuple[Tensor, Tensor, None]:
-        """Gradients [K, D] and losses [K] that waited in these slots."""
-        return self.store[slots], self.losses[slots], None
-
-    def _logged(self, step: Step) -> dict[str, Tensor]:
-        return logged(step)
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that changes from step to step: what a checkpoint holds."""

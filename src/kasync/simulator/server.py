@@ -17,9 +17,9 @@ from kasync.simulator.layers import Chain, Loss
 def server_gradient(
     model: nn.Module, data: FederatedData, samples: Samples, loss: Loss | None = None, device: str = "cpu"
 ) -> Callable[[Tensor], Tensor]:
-    """A function of the parameters [D]: the gradient [D] of the mean loss of these samples, for zeno, fltrust, aflguard.
+    """A function of the parameters [D]: the gradient [D] of the mean loss of these samples.
 
-    `data.server_sample(count, classes)` draws samples for it.
+    zeno, fltrust and aflguard take it; `data.server_sample(count, classes)` draws samples for it.
     """
     check(model)
     machine = Chain.of(model) or General.of(model)

@@ -20,7 +20,7 @@ from kasync.data.federated import FederatedData
 from kasync.errors import UserError
 from kasync.simulator.batches import Batches
 from kasync.simulator.checkpoint import Checkpoint
-from kasync.simulator.clients import Clients, flat_parameters, one_thread_each
+from kasync.simulator.clients import Clients, flat_parameters
 from kasync.simulator.evaluate import evaluate
 from kasync.simulator.graph import CapturedRun
 from kasync.simulator.inputs import Inputs
@@ -66,7 +66,7 @@ def simulate(
     checks.count("evaluate_every", evaluate_every)
     if timeline.population > data.clients:
         raise UserError(
-            f"the timeline has {timeline.population} clients but the data only {data.clients}: partition it for as many."
+            f"the timeline has {timeline.population} clients but the data {data.clients}: partition it for as many."
         )
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"device = {device!r}: no CUDA GPU is there; use device='cpu'.")
@@ -125,7 +125,7 @@ class Simulation:
         pause = self.checkpoint_every
         while self.done < self.timeline.steps:
             start, stop = self.done, min(self._next_stop(), self.timeline.steps)
-            with one_thread_each():
+            with self.run.context():
                 self.history.put(start, self.run.steps(start, stop))
                 if stop % self.evaluate_every == 0 or stop == self.timeline.steps:
                     self._evaluate(stop)
