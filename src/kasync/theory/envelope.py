@@ -1,4 +1,4 @@
-"""What is the tightest line a + b x above a cloud of points? How (sigma^2, M) pairs are read off measurements."""
+"""Which line a + b x lies above a cloud of measurements? How (sigma^2, M) pairs are read off a run."""
 
 import numpy as np
 
@@ -7,45 +7,42 @@ from kasync.theory.constants import Floats
 
 
 def upper_line(x: Floats, y: Floats) -> tuple[float, float]:
-    """(a, b), both >= 0, with a + b x_n >= y_n for all n and a + b mean(x) as small as possible.
+    """(a, b), both >= 0, with a + b x_n >= y_n for all n, and equal for at least one.
 
-    Such a line lies along an edge of the upper convex hull, the one above mean(x); a hull that falls there gives b = 0, an
-    edge that meets the axis below 0 is replaced by the steepest ray through the origin.
+    The line of least squared relative error is lifted by the smallest factor that puts it above every point. Relative,
+    since the y of a run span many orders of magnitude and each carries its own few percent of sampling error: a line
+    through the outermost points would take that error at a large x for a large a.
     """
     x, y = np.asarray(x, dtype=np.float64).ravel(), np.asarray(y, dtype=np.float64).ravel()
     if x.size == 0 or x.shape != y.shape:
         raise UserError(f"upper_line got {x.size} and {y.size} measurements; give at least one of each, in pairs.")
-    if (x < 0).any() or (y < 0).any():
-        raise UserError("upper_line got a negative squared norm or variance; both must be at least 0.")
-    hull = _upper_hull(x, y)  # [H, 2], x ascending
-    centre = x.mean()
-    place = int(np.searchsorted(hull[:, 0], centre))
-    if place == 0 or place == len(hull):  # all x equal, up to rounding
-        return float(y.max()), 0.0
-    (left, low), (right, high) = hull[place - 1], hull[place]
-    slope = (high - low) / (right - left)
-    start = low - slope * left
-    if slope <= 0:
-        return float(y.max()), 0.0
-    if start < 0:
-        positive = x > 0
-        return 0.0, float((y[positive] / x[positive]).max())
-    return float(start), float(slope)
+    if not (np.all(x >= 0) and np.all(y >= 0)):
+        raise UserError("upper_line got a negative or missing squared norm or variance; all must be at least 0.")
+    far, top = float(x.max()), float(y.max())
+    if far == 0 or top == 0:
+        return top, 0.0
+    start, slope = _lifted_line(x / far, y / top)
+    return top * start, top / far * slope
 
 
-def _upper_hull(x: Floats, y: Floats) -> Floats:
-    """The corners of the upper convex hull, left to right [H, 2] (Andrew's monotone chain)."""
-    order = np.lexsort((y, x))
-    hull: list[tuple[float, float]] = []
-    for point in zip(x[order].tolist(), y[order].tolist(), strict=True):
-        if hull and hull[-1][0] == point[0]:  # the same x, a higher y: only the highest counts
-            hull.pop()
-        while len(hull) > 1 and _turns_left(hull[-2], hull[-1], point):
-            hull.pop()
-        hull.append(point)
-    return np.array(hull)
+def _lifted_line(x: Floats, y: Floats) -> tuple[float, float]:
+    """The line above points in the unit square."""
+    scale = np.maximum(y, 1e-6)  # a point at 0 would outweigh all others
+    start, slope = _best_line(x / scale, 1 / scale, y / scale)
+    heights = start + slope * x
+    if np.any(heights < 1e-9 * y):  # a ray through the origin is not stretched above a point at x = 0 but raised
+        return float((y - slope * x).max()), slope
+    lift = float(np.max(y[y > 0] / heights[y > 0]))
+    return lift * start, lift * slope
 
 
-def _turns_left(first: tuple[float, float], middle: tuple[float, float], last: tuple[float, float]) -> bool:
-    """Whether the middle point lies on or below the line from first to last."""
-    return (middle[0] - first[0]) * (last[1] - first[1]) >= (middle[1] - first[1]) * (last[0] - first[0])
+def _best_line(slopes: Floats, starts: Floats, target: Floats) -> tuple[float, float]:
+    """(a, b) >= 0 with the least sum (a starts + b slopes - target)^2: inside, or on one of the two axes."""
+    flat = float(starts @ target / (starts @ starts)), 0.0
+    ray = 0.0, float(slopes @ target / (slopes @ slopes))
+    columns = np.stack((starts, slopes), axis=1)  # [n, 2]
+    inside, _, rank, _ = np.linalg.lstsq(columns / np.linalg.norm(columns, axis=0), target, rcond=1e-9)
+    if rank == 2 and (inside >= 0).all():
+        start, slope = inside / np.linalg.norm(columns, axis=0)
+        return float(start), float(slope)
+    return min(flat, ray, key=lambda line: float(np.square(columns @ line - target).sum()))

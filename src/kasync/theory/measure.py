@@ -1,12 +1,13 @@
 """How large are the theorems' constants on a real problem? Estimates along a run, each saying how it was made.
 
-Everything here works on two functions and a sequence of parameter vectors [D]: `client_gradient(params, client)`, the full
-gradient of one client's objective, and `batch_gradient(params, client, draw)`, a mini-batch gradient, where draw = 0, 1, 2 ...
-names independent batches. `kasync.theory.tasks` makes both from a PyTorch model.
+Everything here works on two functions and a sequence of parameter vectors [D]: `client_gradient(params, client)`, the
+full gradient of one client's objective, and `batch_gradient(params, client, draw)`, a mini-batch gradient, where draw =
+0, 1, 2 ... names independent batches. `kasync.theory.tasks` makes both from a PyTorch model.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -56,7 +57,8 @@ def measure_constants(
 ) -> Measured:
     """L, sigma_c, M_c and G at the given points of a run and for the given clients.
 
-    Cost in full client gradients: points x clients x about 40 for L without `hessian_vector`, and `draws` mini-batches each.
+    Cost for each point and client: about 40 full gradients for L, half of that as Hessian-vector products if they are
+    given, and `draws` mini-batch gradients.
     """
     noise, growth = gradient_noise(client_gradient, batch_gradient, points, clients, batch_size, draws)
     return Measured(
@@ -92,11 +94,11 @@ def smoothness_by_power(
 def smoothness_by_secants(
     client_gradient: ClientGradient, points: Sequence[Floats], clients: Sequence[int]
 ) -> Estimate:
-    """L as the largest |grad F_i(v) - grad F_i(w)| / |v - w| over neighbouring points: cheap, never above the true L."""
+    """L as the largest |grad F_i(v) - grad F_i(w)| / |v - w| over neighbouring points: cheap, never above the true."""
     _some(points=points, clients=clients)
     slopes = [
         float(np.linalg.norm(client_gradient(new, client) - client_gradient(old, client)) / np.linalg.norm(new - old))
-        for old, new in zip(points, points[1:], strict=False)
+        for old, new in pairwise(points)
         for client in clients
         if np.any(new != old)
     ]
@@ -133,7 +135,7 @@ def gradient_noise(
     batch_size: int,
     draws: int = 32,
 ) -> tuple[Estimate, Estimate]:
-    """(sigma_c, M_c): the lowest line sigma_c^2 + M_c |grad F_i|^2 above m times the measured variances."""
+    """(sigma_c, M_c): a line sigma_c^2 + M_c |grad F_i|^2 just above m times the measured variances."""
     _some(points=points, clients=clients)
     if draws < 1 or batch_size < 1:
         raise UserError(f"draws={draws} and batch_size={batch_size}: both must be at least 1.")

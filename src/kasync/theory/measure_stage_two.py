@@ -51,7 +51,7 @@ class MeasuredStageTwo:
 def measure_stage_two(selections: Sequence[Selection], spread_growth: float | None = None) -> MeasuredStageTwo:
     """The constants that hold on every given step; Theorem 2 then holds for that very run, without expectations.
 
-    (sigma_e^2, M_e) is the lowest line above the spreads. V_j >= 0 needs a small M_e, so `spread_growth` may fix it
+    (sigma_e^2, M_e) is a line just above the spreads. V_j >= 0 needs a small M_e, so `spread_growth` may fix it
     and leave the rest to sigma_e.
     """
     if not selections:

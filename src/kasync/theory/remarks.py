@@ -1,4 +1,4 @@
-"""What do the theorems say at a constant learning rate? The paper's orders, and closed forms that hold with constants."""
+"""What do the theorems say at a constant learning rate? The paper's orders, and closed forms with constants."""
 
 from dataclasses import dataclass, replace
 from math import sqrt
@@ -25,7 +25,7 @@ def lemma_one(
 
 
 def remark_one(rate: float, k: int, steps: int, heterogeneity: float, momentum: float) -> dict[str, float]:
-    """Orders of Theorem 1's right side at one rate and equal weights: eta^2/K, eta G^2, eta^3 (1 + J^2 alpha^J)/K, 1/J."""
+    """Orders of Theorem 1's right side at one rate, equal weights: eta^2/K, eta G^2, eta^3 (1 + J^2 alpha^J)/K, 1/J."""
     return {
         "variance": rate**2 / k,
         "non_iid": rate * heterogeneity**2,
@@ -111,13 +111,15 @@ def largest_rate(constants: StageOne) -> float:
 
 
 def best_rate(constants: StageOne) -> float:
-    """The rate that balances noise against the initial gap, sqrt(2 gap m K / (J L sigma^2)) / s, if it is allowed."""
-    size, _ = _limits(constants)
-    noise = constants.gradient_noise**2 / (constants.batch_size * constants.k)
-    slope = constants.steps * constants.smoothness * noise
-    balanced = sqrt(2 * constants.initial_gap / slope) / size if slope > 0 else np.inf
-    rate = min(balanced, largest_rate(constants))
-    return rate if 0 < rate < np.inf else float(constants.rates()[0])
+    """The allowed constant rate with the least bound; the given one where any rate does (no noise and no gap).
+
+    The bound is a eta + b eta^2 + c / eta + 2 G^2, least at the one positive root of 2 b eta^3 + a eta^2 = c.
+    """
+    terms = constant_rate(at_rate(constants, 1.0)).terms
+    roots = np.roots([2 * terms["staleness"], terms["variance"], 0.0, -terms["initial_gap"]])
+    positive = roots[(np.abs(roots.imag) <= 1e-9 * np.abs(roots)) & (roots.real > 0)].real
+    rate = min(positive.min(initial=np.inf), largest_rate(constants))
+    return float(rate) if rate < np.inf else float(constants.rates()[0])
 
 
 def at_rate(constants: StageOne, rate: float) -> StageOne:

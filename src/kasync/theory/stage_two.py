@@ -33,8 +33,8 @@ def theorem_two(constants: StageTwo) -> Bound:
 def _gains_and_losses(constants: StageTwo, sums: Momentum, rates: Floats, drift: float) -> tuple[Floats, Floats]:
     """The two halves of V_j = gained_j - lost_j, both [J].
 
-    The k-sum of alpha^(l-k) (l-k) splits at t, so V_j's triple sum is one backward decay sum over t of the same H_t that
-    stage one needs, taken at staleness 0.
+    The k-sum of alpha^(l-k) (l-k) splits at t, so V_j's triple sum is one backward decay sum over t of the same H_t
+    that stage one needs, taken at staleness 0.
     """
     gained = rates * sums.sizes / 2
     spread = 3 * constants.spread_growth * decayed_ahead(rates, constants.momentum)
@@ -52,4 +52,6 @@ def _rate_condition(constants: StageTwo, sums: Momentum, rates: Floats) -> Condi
 def _weight_condition(gained: Floats, lost: Floats) -> Condition:
     share = lost / gained
     step = int(share.argmax())
-    return Condition("weights", "V_j >= 0, as (what V_j subtracts) / (eta_j s_j / 2)", float(share[step]), 1.0, step + 1)
+    return Condition(
+        "weights", "V_j >= 0, as (what V_j subtracts) / (eta_j s_j / 2)", float(share[step]), 1.0, step + 1
+    )

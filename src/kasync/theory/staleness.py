@@ -28,8 +28,9 @@ def tight_mean_age(clients: int, k: int) -> float:
 def mean_ages(deliveries: NDArray[np.integer], clients: int) -> Floats:
     """The mean age over all clients at each version 0..J [J + 1], from who delivered at each step [J, k].
 
-    The age of a client is 1 plus the steps since its last delivery. In K-async learning only deliverers receive the new
-    model, so that is the age of the model it works on.
+    The age of a client is 1 plus the steps since it was last heard of. In K-async learning only deliverers receive the
+    new model, so that is the age of the model it works on; on every other timeline the bounds above still hold for it,
+    because no more than k clients are heard of at a step.
     """
     steps = len(deliveries)
     heard = np.zeros(clients, dtype=np.int64)  # the version each client got when it last delivered
@@ -40,14 +41,6 @@ def mean_ages(deliveries: NDArray[np.integer], clients: int) -> Floats:
     totals = clients * np.arange(1, steps + 2, dtype=np.float64)
     totals[1:] -= np.cumsum(freed)
     return totals / clients
-
-
-def mean_delivered_age(deliveries: NDArray[np.integer], clients: int) -> float:
-    """Mean age of delivered work: sum_c (steps up to c's last delivery) / (J K), so never above P/K."""
-    last = np.zeros(clients, dtype=np.int64)
-    for step, delivering in enumerate(deliveries):
-        last[delivering] = step + 1
-    return float(last.sum() / np.size(deliveries))
 
 
 def _rounds(clients: int, k: int) -> int:

@@ -55,8 +55,8 @@ def momentum_sums(momentum: float, steps: int, max_staleness: int) -> Momentum:
 def drift_sums(sums: Momentum, moves: Floats) -> Floats:
     """D_j = sum_{l<=j} momentum^(j-l) (j - tau_l) sum_{t=tau_l}^{j-1} moves_t, for every j [J].
 
-    With x_l = j - tau_l and y_l = sum_{t=tau_l}^{j-1} moves_t, going from j - 1 to j adds 1 to x_l and moves_{j-1} to y_l,
-    so that sum x y, sum x, sum y and sum 1 (weighted by momentum^(j-l)) feed each other.
+    With x_l = j - tau_l and y_l = sum_{t=tau_l}^{j-1} moves_t, going from j - 1 to j adds 1 to x_l and moves_{j-1} to
+    y_l, so that sum x y, sum x, sum y and sum 1 (weighted by momentum^(j-l)) feed each other.
     """
     momentum, moved = sums.momentum, before(moves)
     windows = window_before(moves, sums.reach)  # y of the newest term l = j
@@ -75,8 +75,8 @@ def window_before(values: Floats, reach: Floats) -> Floats:
 def blame_sums(sums: Momentum, rates: Floats, max_staleness: int) -> Floats:
     """H_t = sum_{j>t} rates_j sum_{l<=j, tau_l<=t} momentum^(j-l) (j - tau_l): how much later steps feel move t [J].
 
-    Terms l <= t factor into (their decay up to t) times (the decay from t on); terms t < l <= t + max_staleness are each a
-    backward decay sum of their own, and are added as a sliding window.
+    Terms l <= t factor into (their decay up to t) times (the decay from t on); terms t < l <= t + max_staleness are
+    each a backward decay sum of their own, and are added as a sliding window.
     """
     momentum = sums.momentum
     rate_ahead = decayed_ahead(rates, momentum)  # sum_{j>=l} rates_j momentum^(j-l)

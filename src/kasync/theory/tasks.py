@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelTask:
-    """A model, a mean loss, and `samples(client)` -> (inputs [n, ...], labels [n]); parameters in named_parameters order."""
+    """A model, a mean loss, and `samples(client)` -> (inputs [n, ...], labels [n]); vectors follow named_parameters."""
 
     model: torch.nn.Module
     loss: Callable[[Any, Any], Any]

@@ -122,3 +122,28 @@ def stage_one_run(problem, timeline, start, rate, momentum, batch_size, weights,
         carried = momentum * carried + gathered
         models[step + 1] = models[step] - rate * carried
     return np.square(problem.gradient(models[:-1])).sum(-1).mean(1)
+
+
+def stage_two_run(problem, timeline, start, rate, momentum, batch_size, clip_ratio, seed=0):
+    """One run as Theorem 2 describes it: |grad F(w_j)|^2 [J], and what each step combined.
+
+    The estimate weighs the k gradients by freshness, those that point away get no weight, the others are clipped.
+    """
+    rng = np.random.default_rng(seed)
+    who, versions = timeline
+    models, steps = [start], []
+    carried = np.zeros_like(start)
+    for step in range(len(who)):
+        pairs = zip(who[step], versions[step], strict=True)
+        rows = np.stack([batch_gradient(problem, models[v], client, batch_size, rng) for client, v in pairs])
+        fresh = (np.e / 2) ** -(step - versions[step].astype(float))
+        estimate = fresh @ rows / fresh.sum()
+        lengths = np.linalg.norm(rows, axis=1)
+        cosines = rows @ estimate / (lengths * np.linalg.norm(estimate))
+        weights = np.where(cosines >= 0.1, np.exp(cosines), 0.0)
+        weights = weights / weights.sum()
+        rows = rows * np.minimum(1, clip_ratio * np.linalg.norm(estimate) / lengths)[:, None]
+        steps.append((weights, rows, estimate, problem.gradient(models[-1])))
+        carried = momentum * carried + weights @ rows
+        models.append(models[-1] - rate * carried)
+    return np.square(problem.gradient(np.stack(models[:-1]))).sum(-1), steps
