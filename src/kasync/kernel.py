@@ -1,17 +1,112 @@
-"""Is there a compiled kernel for these rows, and how is it called?"""
+"""Is there a compiled kernel for these rows, and how is it called?
 
+The library is built from _kernel.c when the package is installed, where there is a compiler; without it, and for what
+it does not take, kasync.span computes the same with torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
 from collections.abc import Sequence
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 
+import torch
 from torch import Tensor
+
+VERSION = 1  # of the functions in _kernel.c; a library left over from another version is not called
+MOST_ROWS = 128  # beyond it a matrix product packs its operands and is faster
+LEVELS = ("any", "AVX2", "AVX-512")  # instructions the library was built for, in the order of _kernel.c
+TYPES = (torch.float32, torch.float64)
+
+_long, _pointer = ctypes.c_long, ctypes.c_void_p
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    """The compiled functions, or None where they were not built."""
+    for suffix in EXTENSION_SUFFIXES:
+        path = Path(__file__).with_name(f"_kernel{suffix}")
+        if not path.exists():
+            continue
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError:  # built for another machine
+            continue
+        if hasattr(library, "kasync_version") and library.kasync_version() == VERSION:
+            rows = (_pointer, _long, _long, ctypes.c_int, _long)  # rows, count, width, is_double, threads
+            library.kasync_gram.argtypes = (*rows, _pointer)
+            library.kasync_combine.argtypes = (*rows, _pointer, _long, _pointer)
+            return library
+    return None
+
+
+def available() -> bool:
+    """Whether the library was built and can be called here."""
+    return _library() is not None
+
+
+def instructions(limit: str | None = None) -> str:
+    """Which of LEVELS is used from now on: the best this processor has, up to the limit (the same bits everywhere)."""
+    library = _library()
+    return "none" if library is None else LEVELS[library.kasync_level(-1 if limit is None else LEVELS.index(limit))]
 
 
 def fits(blocks: Sequence[Tensor]) -> bool:
-    return False
+    """Whether the kernel takes these blocks [n, D]: on the CPU, of one type, each row in one piece, not too many."""
+    if not blocks or _library() is None:
+        return False
+    dtype, width = blocks[0].dtype, blocks[0].shape[-1]
+    return (
+        dtype in TYPES
+        and sum(len(block) for block in blocks) <= MOST_ROWS
+        and not (torch.is_grad_enabled() and any(block.requires_grad for block in blocks))
+        and all(
+            block.device.type == "cpu"
+            and block.dtype == dtype
+            and block.dim() == 2
+            and block.shape[1] == width
+            and (width < 2 or block.stride(1) == 1)
+            for block in blocks
+        )
+    )
 
 
 def gram(blocks: Sequence[Tensor]) -> Tensor:
-    raise NotImplementedError
+    """R R^T for the rows R of blocks that fit.  [n, D] ... -> [B, B] float64"""
+    rows = _addresses(blocks)
+    result = torch.empty(len(rows), len(rows), dtype=torch.float64)
+    _call("kasync_gram", rows, blocks, result.data_ptr())
+    return result
 
 
 def combine(coefficients: Tensor, blocks: Sequence[Tensor]) -> Tensor:
-    raise NotImplementedError
+    """coefficients @ R for the rows R of blocks that fit.  [n, B] -> [n, D]
+
+    A row whose coefficients are all zero is not read.
+    """
+    rows = _addresses(blocks)
+    if coefficients.dim() != 2 or coefficients.shape[1] != len(rows):
+        raise ValueError(f"coefficients {list(coefficients.shape)}: need one column for each of {len(rows)} rows")
+    table = coefficients.detach().to("cpu", torch.float64).contiguous()  # [n, B]
+    result = blocks[0].new_empty(len(table), blocks[0].shape[1])
+    _call("kasync_combine", rows, blocks, table.data_ptr(), len(table), result.data_ptr())
+    return result
+
+
+def _addresses(blocks: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+    """[B] where each row begins."""
+    addresses: list[int] = []
+    for block in blocks:
+        start, stride = block.data_ptr(), block.stride(0) * block.element_size()
+        addresses.extend(start + row * stride for row in range(len(block)))
+    return (_pointer * len(addresses))(*addresses)
+
+
+def _call(name: str, rows: ctypes.Array[ctypes.c_void_p], blocks: Sequence[Tensor], *rest: int) -> None:
+    """Call a function of the library with as many threads as torch uses; Python's lock is free meanwhile."""
+    first = blocks[0]
+    is_double = first.dtype == torch.float64
+    if getattr(_library(), name)(rows, len(rows), first.shape[1], is_double, torch.get_num_threads(), *rest):
+        raise MemoryError(f"no memory to combine {len(rows)} rows of {first.shape[1]} numbers")

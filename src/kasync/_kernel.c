@@ -1,0 +1,232 @@
+/* How fast can inner products and linear combinations of a few long rows be? As fast as the rows can be read.
+ *
+ * The columns are cut into at most PARTS parts that depend on their number alone; threads take parts as they get free,
+ * and what each part gives is added up in the order of the columns: the result does not depend on the threads.
+ * No call into Python or torch: loaded with ctypes, see kernel.py.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define VERSION 1 /* of the functions below; kernel.py calls no other */
+#define PARTS 64  /* most parts the columns are cut into, so most threads of use */
+#define RUN 1024  /* columns summed in the rows' own precision, and kept in the nearest caches */
+#define OUTPUTS 4 /* combinations formed at once */
+#define ALWAYS_INLINE __attribute__((always_inline)) inline
+#define UNROLL _Pragma("GCC unroll 4")
+#define SECOND_CACHE 2 /* where a prefetch puts things */
+
+/* Where the product of rows i <= j lies among all pairs. */
+static ALWAYS_INLINE long pair_of(long count, long i, long j) { return i * count - i * (i - 1) / 2 + (j - i); }
+
+/* Of how many rows the next run should have been asked for by now: memory and arithmetic then keep step. */
+static ALWAYS_INLINE long due(long count, long pairs, long summed) { return (count * summed + pairs - 1) / pairs; }
+
+#define TILE 3 /* 16 vector registers: 9 sums and 6 operands, */
+#define WIDE 2 /* or 8 sums and 2 operands */
+#define TARGET
+#define REAL float
+#define LANES 4
+#define NAME(x) x##_float_plain
+#include "_kernel_tiles.h"
+#define REAL double
+#define LANES 2
+#define NAME(x) x##_double_plain
+#include "_kernel_tiles.h"
+#undef TARGET
+
+#if defined(__x86_64__)
+#define TARGET __attribute__((target("avx2,fma")))
+#define REAL float
+#define LANES 8
+#define NAME(x) x##_float_avx2
+#include "_kernel_tiles.h"
+#define REAL double
+#define LANES 4
+#define NAME(x) x##_double_avx2
+#include "_kernel_tiles.h"
+#undef TARGET
+#undef TILE
+#undef WIDE
+
+#define TILE 4 /* 32 vector registers */
+#define WIDE 4
+#define TARGET __attribute__((target("avx512f,prefer-vector-width=512")))
+#define REAL float
+#define LANES 16
+#define NAME(x) x##_float_avx512
+#include "_kernel_tiles.h"
+#define REAL double
+#define LANES 8
+#define NAME(x) x##_double_avx512
+#include "_kernel_tiles.h"
+#undef TARGET
+#endif
+
+typedef void (*Gram)(const void *const *, long, long, long, void *, double *);
+typedef void (*Combine)(const void *const *, long, const void *, void *, long, long, long, long);
+typedef struct {
+    Gram gram;
+    Combine combine;
+    long lanes;
+} Passes;
+
+enum { PLAIN, AVX2, AVX512 };
+static atomic_int most = AVX512; /* see kasync_level */
+
+static int level(void) {
+    int known = PLAIN;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) known = AVX2;
+    if (__builtin_cpu_supports("avx512f")) known = AVX512;
+#endif
+    return known < most ? known : most;
+}
+
+/* The passes for this element type on this processor. */
+static Passes passes(int is_double) {
+    switch (level()) {
+#if defined(__x86_64__)
+        case AVX512:
+            return is_double ? (Passes){gram_double_avx512, combine_double_avx512, 8}
+                             : (Passes){gram_float_avx512, combine_float_avx512, 16};
+        case AVX2:
+            return is_double ? (Passes){gram_double_avx2, combine_double_avx2, 4}
+                             : (Passes){gram_float_avx2, combine_float_avx2, 8};
+#endif
+        default:
+            return is_double ? (Passes){gram_double_plain, combine_double_plain, 2}
+                             : (Passes){gram_float_plain, combine_float_plain, 4};
+    }
+}
+
+/* One pass, shared by the threads. */
+typedef struct {
+    Passes passes;
+    const void *const *rows; /* [count] pointers to [width] */
+    long count, width;
+    long parts, each;     /* parts of `each` columns, the last one shorter */
+    atomic_long next;     /* the next part nobody has taken */
+    atomic_long workers;  /* threads that have started */
+    char *scratch;        /* gram: [threads, scratch_size] */
+    size_t scratch_size;
+    double *partials;  /* gram: [parts, pairs] */
+    const void *table; /* combine: [n, count] */
+    void *out;         /* combine: [n, width] */
+    long n;
+} Job;
+
+static void cut(Job *job) {
+    const long runs = (job->width + RUN - 1) / RUN;
+    job->each = (runs + PARTS - 1) / PARTS * RUN;
+    job->parts = job->each ? (job->width + job->each - 1) / job->each : 0;
+}
+
+static void work(void *given) {
+    Job *job = given;
+    const long worker = atomic_fetch_add(&job->workers, 1);
+    for (;;) {
+        const long taken = atomic_fetch_add(&job->next, 1);
+        if (taken >= job->parts) return;
+        /* combine goes backwards: the columns that gram read last may still be in cache */
+        const long part = job->partials ? taken : job->parts - 1 - taken;
+        const long start = part * job->each;
+        const long stop = start + job->each < job->width ? start + job->each : job->width;
+        if (job->partials)
+            job->passes.gram(job->rows, job->count, start, stop, job->scratch + worker * job->scratch_size,
+                             job->partials + part * (job->count * (job->count + 1) / 2));
+        else
+            job->passes.combine(job->rows, job->count, job->table, job->out, job->n, job->width, start, stop);
+    }
+}
+
+static void *work_in_thread(void *job) {
+    work(job);
+    return NULL;
+}
+
+/* The OpenMP library that torch has loaded, where there is one: its threads are awake and bound, ours would fight them. */
+extern void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned) __attribute__((weak));
+
+static void share(Job *job, long threads) {
+    if (threads > job->parts) threads = job->parts;
+    if (threads <= 1) {
+        work(job);
+    } else if (GOMP_parallel) {
+        GOMP_parallel(work, job, (unsigned)threads, 0);
+    } else {
+        pthread_t others[PARTS];
+        long started = 0;
+        while (started < threads - 1 && pthread_create(&others[started], NULL, work_in_thread, job) == 0) started++;
+        work(job);
+        while (started > 0) pthread_join(others[--started], NULL);
+    }
+}
+
+int kasync_version(void) { return VERSION; }
+
+/* The instructions in use from now on: this processor's best up to `limit`. A limit below 0 only asks. */
+int kasync_level(int limit) {
+    if (limit >= 0) most = limit;
+    return level();
+}
+
+/* gram [count, count] = inner products of the rows. 0, or 1 when there is no memory. */
+int kasync_gram(const void *const *rows, long count, long width, int is_double, long threads, double *gram) {
+    const long pairs = count * (count + 1) / 2;
+    Job job = {.passes = passes(is_double), .rows = rows, .count = count, .width = width};
+    if (threads > PARTS) threads = PARTS;
+    if (threads < 1) threads = 1;
+    cut(&job);
+    job.scratch_size = (pairs * job.passes.lanes * sizeof(double) + 127) / 128 * 128;
+    job.scratch = aligned_alloc(128, threads * job.scratch_size + 128);
+    job.partials = malloc((job.parts * pairs + 1) * sizeof(double));
+    const int failed = !job.scratch || !job.partials;
+    if (!failed) {
+        share(&job, threads);
+        for (long i = 0; i < count; i++)
+            for (long j = i; j < count; j++) {
+                double total = 0.0;
+                for (long part = 0; part < job.parts; part++) total += job.partials[part * pairs + pair_of(count, i, j)];
+                gram[i * count + j] = gram[j * count + i] = total;
+            }
+    }
+    free(job.scratch);
+    free(job.partials);
+    return failed;
+}
+
+static int takes_part(const double *coefficients, long count, long n, long row) {
+    for (long o = 0; o < n; o++)
+        if (coefficients[o * count + row] != 0.0) return 1; /* NaN too */
+    return 0;
+}
+
+/* out [n, width] = coefficients [n, count] @ rows; a row whose coefficients are all zero is not read. As above. */
+int kasync_combine(const void *const *rows, long count, long width, int is_double, long threads,
+                   const double *coefficients, long n, void *out) {
+    const void **read = malloc((count + 1) * sizeof(void *)); /* [used] the rows that take part */
+    double *wide = malloc((n * count + 1) * sizeof(double));  /* [n, used] */
+    float *narrow = malloc((n * count + 1) * sizeof(float));
+    const int failed = !read || !wide || !narrow;
+    if (!failed) {
+        long used = 0, place = 0;
+        for (long row = 0; row < count; row++) used += takes_part(coefficients, count, n, row);
+        for (long row = 0; row < count; row++) {
+            if (!takes_part(coefficients, count, n, row)) continue;
+            for (long o = 0; o < n; o++)
+                narrow[o * used + place] = (float)(wide[o * used + place] = coefficients[o * count + row]);
+            read[place++] = rows[row];
+        }
+        Job job = {.passes = passes(is_double), .rows = read, .count = used, .width = width, .out = out, .n = n};
+        job.table = is_double ? (const void *)wide : (const void *)narrow;
+        cut(&job);
+        share(&job, threads);
+    }
+    free(read);
+    free(wide);
+    free(narrow);
+    return failed;
+}
