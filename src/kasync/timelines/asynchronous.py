@@ -28,8 +28,8 @@ class Recorded:
 class Queue:
     """The uploads under way, by (finish, order of handing out): take the first k, put new ones in.
 
-    Only the `near` ones, about sqrt(2 clients k) of them, are looked at for each step; the others wait in an array
-    until the near ones run out. So a step costs far less than one look at every client.
+    Only the `near` ones, about sqrt(8 clients k) of them, are kept sorted; the others wait in an array until the near
+    ones run out. So a step costs far less than one look at every client.
     """
 
     def __init__(self, finish: Reals, k: int) -> None:
@@ -37,9 +37,10 @@ class Queue:
         self.order = np.arange(len(finish))  # [clients]: breaks ties of equal finish
         self.handed_out = len(finish)
         self.k = k
-        self.near = np.empty(0, dtype=np.int64)  # clients
+        self.near = np.empty(0, dtype=np.int64)  # [near]: clients, sorted
+        self.near_finish = np.empty(0)  # [near]: theirs
         self.horizon = -math.inf  # whoever finishes before it is near
-        self.size = max(64, 4 * k, math.isqrt(2 * len(finish) * k))
+        self.size = min(len(finish), max(64, 4 * k, math.isqrt(8 * len(finish) * k)))
 
     def take(self) -> tuple[Places, float] | None:
         """The k clients [k] that finish first and the moment the last of them does; None when k never will."""
@@ -47,12 +48,8 @@ class Queue:
             self._look_further()
             if len(self.near) < self.k:
                 return None
-        finish = self.finish[self.near]
-        moment = float(np.partition(finish, self.k - 1)[self.k - 1])
-        places = self._first(self.near, finish, self.k, moment)
-        places = places[np.lexsort((self.order[self.near[places]], finish[places]))]
-        taken = self.near[places]
-        self.near = np.delete(self.near, places)
+        taken, moment = self.near[: self.k], float(self.near_finish[self.k - 1])
+        self.near, self.near_finish = self.near[self.k :], self.near_finish[self.k :]
         self.finish[taken] = math.inf
         return taken, moment
 
@@ -61,28 +58,24 @@ class Queue:
         self.finish[clients] = finish
         self.order[clients] = np.arange(self.handed_out, self.handed_out + len(clients))
         self.handed_out += len(clients)
-        self.near = np.concatenate([self.near, clients[finish < self.horizon]])
+        soon = np.flatnonzero(finish < self.horizon)
+        soon = soon[np.argsort(finish[soon], kind="stable")]
+        # To the right of equal finishes, because those were handed out before.
+        places = np.searchsorted(self.near_finish, finish[soon], side="right")
+        self.near = np.insert(self.near, places, clients[soon])
+        self.near_finish = np.insert(self.near_finish, places, finish[soon])
 
     def _look_further(self) -> None:
         """Make the first `size` of all near; among equal finishes, those handed out first."""
-        if self.size >= len(self.finish):
-            self.horizon = math.inf
-            self.near = np.flatnonzero(np.isfinite(self.finish))
-            return
         self.horizon = float(np.partition(self.finish, self.size - 1)[self.size - 1])
-        if math.isinf(self.horizon):
-            self.near = np.flatnonzero(np.isfinite(self.finish))
-        else:
-            self.near = self._first(np.arange(len(self.finish)), self.finish, self.size, self.horizon)
-
-    def _first(self, clients: Places, finish: Reals, count: int, moment: float) -> Places:
-        """[count]: places of the first by (finish, order), themselves in any order; the last finishes at `moment`."""
-        before = np.flatnonzero(finish < moment)
-        ties = np.flatnonzero(finish == moment)
-        room = count - len(before)
+        before = np.flatnonzero(self.finish < self.horizon)
+        ties = np.flatnonzero(self.finish == self.horizon) if math.isfinite(self.horizon) else before[:0]
+        room = self.size - len(before)
         if len(ties) > room:
-            ties = ties[np.argpartition(self.order[clients[ties]], room - 1)[:room]]
-        return np.concatenate([before, ties])
+            ties = ties[np.argpartition(self.order[ties], room - 1)[:room]]
+        near = np.concatenate([before, ties])
+        self.near = near[np.lexsort((self.order[near], self.finish[near]))]
+        self.near_finish = self.finish[self.near]
 
 
 def run_async(clients: int, k: int, steps: int, pieces: Pieces) -> Recorded:
