@@ -40,3 +40,15 @@ def count(name: str, value: int, least: int = 1) -> None:
     """Refuse what is not a whole number of at least `least`."""
     if not (isinstance(value, Integral) and not isinstance(value, bool) and value >= least):
         raise ValueError(f"{name} = {value!r}: must be a whole number of at least {least}")
+
+
+def flag(name: str, value: bool) -> None:
+    """Refuse what is neither True nor False: any text would count as true."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} = {value!r}: must be True or False")
+
+
+def function(name: str, value: object, of: str) -> None:
+    """Refuse what cannot be called with what it is a function of."""
+    if not callable(value):
+        raise ValueError(f"{name} = {value!r}: must be a function of {of}")

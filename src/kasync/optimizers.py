@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from kasync import checks
 
 OptimizerFactory = Callable[..., torch.optim.Optimizer]
 PREFIX = "optimizer."
@@ -74,6 +76,9 @@ class AMSGrad(torch.optim.Optimizer):
     def __init__(
         self, params: Any, lr: float = 1.0, betas: tuple[float, float] = (0.9, 0.99), eps: float = 1e-8
     ) -> None:
+        if not (isinstance(betas, Sequence) and len(betas) == 2 and all(0 <= beta < 1 for beta in betas)):
+            raise ValueError(f"betas = {betas!r}: must be two numbers in [0, 1)")
+        checks.above("eps", eps, 0.0)
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
 
     @torch.no_grad()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from kasync import discounts, optimizers, parts
+from kasync import checks, discounts, optimizers, parts
 from kasync.core import Rule
 from kasync.errors import unknown
 from kasync.parts.trust import ServerGradient
@@ -215,6 +215,7 @@ def delay_adaptive(lr: float, concurrency: float = 1.0) -> Rule:
     Koloskova, Stich, Jaggi: Sharper Convergence Guarantees for Asynchronous SGD (2022); Mishchenko et al. (2022).
     `concurrency` is the staleness up to which the full rate is used: clients / k, the average one, is their choice.
     """
+    checks.above("concurrency", concurrency, 0.0)
     return Rule("delay_adaptive", lr, (parts.DiscountStaleness(discounts.Inverse(concurrency)),))
 
 

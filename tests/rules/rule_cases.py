@@ -8,10 +8,12 @@ from __future__ import annotations
 import plain_distrusting as distrusting
 import plain_remembering as remembering
 import plain_weighing as weighing
-from deliveries import CLIENTS, own_gradient
+import pytest
+import torch
+from deliveries import CLIENTS, LENGTH, deliver, generator, own_gradient
 from plain_wkafl import PlainWkafl
 
-from kasync import Rule, discounts, rules
+from kasync import Rule, ServerState, discounts, rules
 
 WKAFL = {
     "lr": 0.1,
@@ -24,7 +26,7 @@ WKAFL = {
     "lr_decay": 0.1,
 }
 ZENO = {"lr": 0.1, "server_gradient": own_gradient, "scale": 0.1, "penalty": 0.02, "slack": 0.1}
-FADAS = {"lr": 0.1, "patience": 3.0, "betas": (0.9, 0.99), "eps": 1e-8}
+FADAS = {"lr": 0.5, "patience": 3.0, "betas": (0.9, 0.99), "eps": 1e-8}
 
 CASES = {  # name: rule, its settings, the plain loop
     "wkafl": ("wkafl", WKAFL, PlainWkafl(**WKAFL)),
@@ -77,3 +79,23 @@ def make(case: str, **more) -> Rule:
     """The rule of this case, with more settings if wanted."""
     name, settings, _ = CASES[case]
     return rules.RULES[name](**settings, **more)
+
+
+every_rule = pytest.mark.parametrize("case", CASES)
+
+
+def started(rule: Rule, steps: int = 3, dtype: torch.dtype = torch.float64, seed: int = 1) -> ServerState:
+    """A server that has a past."""
+    random = generator(seed)
+    server = ServerState.initial(torch.randn(LENGTH, generator=random, dtype=torch.float64).to(dtype))
+    for _ in range(steps):
+        server, _ = rule(server, deliver(random, dtype=dtype))
+    return server
+
+
+def equal(one: ServerState, other: ServerState, **tolerance: float) -> None:
+    """Fail unless both states hold the same names and numbers, to the last bit unless a tolerance is given."""
+    first, second = one.state_dict(), other.state_dict()
+    assert first.keys() == second.keys()
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], **tolerance or {"rtol": 0, "atol": 0}, msg=name)

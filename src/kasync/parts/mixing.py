@@ -26,6 +26,7 @@ class MixModels(Part):
 
     def __post_init__(self) -> None:
         checks.between("mixing", self.mixing, 0.0, 1.0)
+        checks.function("discount", self.discount, of="staleness [K]")
 
     def basis(self, server: ServerState, arrivals: Arrivals) -> dict[str, Tensor]:
         if arrivals.starts is None:

@@ -23,6 +23,7 @@ class WeighByStaleness(Part):
 
     def __post_init__(self) -> None:
         checks.at_least("base", self.base, 1.0)
+        checks.flag("normalize", self.normalize)
 
     def __call__(self, step: Step) -> Step:
         shares = step.averaged(step.batch_sizes)
@@ -80,6 +81,9 @@ class DiscountStaleness(Part):
     """weights_i * discount(staleness_i)"""
 
     discount: Discount
+
+    def __post_init__(self) -> None:
+        checks.function("discount", self.discount, of="staleness [K]")
 
     def __call__(self, step: Step) -> Step:
         return step.weighed(step.weights * self.discount(step.staleness))

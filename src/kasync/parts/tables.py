@@ -146,7 +146,8 @@ class AverageRounds(ClientPart):
         later = step.unit("mean_next")[0] + (step.usable & ~counted).double() @ change / self.clients
 
         halves = counts[:-1].view(2, -1)
-        begins = ~updating & (halves[half] > 0).all()  # the last missing client delivered: phase two starts now
+        delivered = halves.index_select(0, half[None]) > 0  # [1, clients]; halves[half] would read half in Python
+        begins = ~updating & delivered.all()  # the last missing client delivered: phase two starts now
         everyone = torch.arange(self.clients + 1, device=counts.device) < self.clients
         had = torch.zeros_like(waiting).index_put((step.clients,), counted)
         left = torch.where(begins, everyone, waiting) & ~had

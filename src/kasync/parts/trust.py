@@ -25,8 +25,7 @@ class ServerPart(Part):
     server_gradient: ServerGradient
 
     def __post_init__(self) -> None:
-        if not callable(self.server_gradient):
-            raise ValueError(f"server_gradient = {self.server_gradient!r}: must be a function of the parameters [D]")
+        checks.function("server_gradient", self.server_gradient, of="the parameters [D]")
 
     def basis(self, server: ServerState, arrivals: Arrivals) -> dict[str, Tensor]:
         return {"server": self._own(server.params)[None]}
