@@ -19,7 +19,7 @@ def upper_line(x: Floats, y: Floats) -> tuple[float, float]:
     if not (np.all(x >= 0) and np.all(y >= 0)):
         raise UserError("upper_line got a negative or missing squared norm or variance; all must be at least 0.")
     far, top = float(x.max()), float(y.max())
-    if far == 0 or top == 0:
+    if top == 0 or far <= 1e-200 * top:  # norms that vanish beside the variances say nothing of a slope
         return top, 0.0
     start, slope = _lifted_line(x / far, y / top)
     return top * start, top / far * slope

@@ -74,8 +74,8 @@ def printed_sums(sums: Momentum, rates: Floats) -> Floats:
     steps = len(rates)
     ahead = steps - np.arange(1, steps + 1) + sums.reach  # J - tau_t
     if sums.momentum > 0:
-        with np.errstate(over="ignore"):
-            expanding = decayed_ahead(ahead, 1 / sums.momentum)
+        expanding = decayed_ahead(ahead, 1 / sums.momentum)
     else:
         expanding = np.where(decayed_ahead(after(ahead), 1.0) > 0, np.inf, ahead)
-    return np.cumsum((rates**2 * sums.sizes * expanding)[::-1])[::-1]
+    with np.errstate(over="ignore"):
+        return np.cumsum((rates**2 * sums.sizes * expanding)[::-1])[::-1]
