@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 VERSION = 1  # of the functions in _kernel.c; a library left over from another version is not called
-MOST_ROWS = 128  # beyond it a matrix product packs its operands and is faster
+MOST_ROWS = 256  # beyond it a matrix product, which packs its operands first, may be faster
 LEVELS = ("any", "AVX2", "AVX-512")  # instructions the library was built for, in the order of _kernel.c
 TYPES = (torch.float32, torch.float64)
 
