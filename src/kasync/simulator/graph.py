@@ -20,7 +20,7 @@ from kasync.core import Rule
 from kasync.simulator.clients import Clients
 from kasync.simulator.inputs import Deliveries, Inputs, Workload
 from kasync.simulator.plan import Plan
-from kasync.simulator.run import LOGGED, Run, logged
+from kasync.simulator.run import CHUNK, Run, columns, logged
 
 WARM_UP = 3  # steps made one kernel at a time, so that libraries are loaded and all memory exists
 CAPTURING = threading.Lock()  # several runs may share a GPU from several threads, but capture one after the other
@@ -32,7 +32,7 @@ class Buffers:
 
     number: Tensor  # [1] int64, the step within the chunk
     inputs: dict[str, Tensor]  # name -> [steps, ...]
-    log: dict[str, Tensor]  # name -> [steps, ...]
+    log: Tensor  # [steps, 5 + 2 K]
 
     def now(self, name: str) -> Tensor:
         """The input of the current step."""
@@ -55,6 +55,7 @@ class CapturedRun(Run):
     @classmethod
     def begin(cls, plan: Plan, inputs: Inputs, clients: Clients, rule: Rule, params: Tensor) -> Run:
         run = super().begin(plan, inputs, clients, rule, params)
+        torch.backends.cudnn.allow_tf32 = False  # convolutions in full float32, as on a CPU
         torch.cuda.current_stream().synchronize()
         return run
 
@@ -71,13 +72,13 @@ class CapturedRun(Run):
             self.warm += plain - start
         if stop > plain:
             pieces.append(self._replayed(plain, stop))
-        return {name: np.concatenate([piece[name] for piece in pieces]) for name in LOGGED}
+        return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
     def _replayed(self, start: int, stop: int) -> dict[str, NDArray]:
         told, works = self.inputs.deliveries(start, stop), self.inputs.work(start, stop)
-        if self.buffers is None or self.buffers.inputs["clients"].shape[0] < stop - start:
+        if self.buffers is None:
             with CAPTURING:
-                self._capture(told, works)
+                self._capture(told, works[0])
         assert self.buffers is not None
         width = self.buffers.inputs["work_slots"].shape[1]
         late = [max(0, len(work) - width) for work in works]  # work that does not fit into the graph's width
@@ -90,29 +91,17 @@ class CapturedRun(Run):
             if extra:
                 self.work(work[:extra])
             self.graph.replay()
-        return {name: values[: stop - start].cpu().numpy() for name, values in self.buffers.log.items()}
+        return columns(self.buffers.log[: stop - start])
 
-    def _capture(self, told: Deliveries, works: list[Workload]) -> None:
+    def _capture(self, told: Deliveries, work: Workload) -> None:
         """Record one step on fixed buffers; nothing is executed."""
-        steps, k = told.clients.shape
-        width = k
-        shapes = {
-            name: (steps, *array.shape[1:])
-            for name, array in _arrays(
-                told, [works[-1].padded(width, 0)] if len(works[-1]) <= width else [works[-1][:width]]
-            ).items()
+        k = told.clients.shape[1]
+        examples = _arrays(told, [work[:k].padded(k, 0)]) | {"version_slots": np.zeros((1, 1), dtype=np.int64)}
+        inputs = {
+            name: torch.from_numpy(example[:1]).to(self.device).repeat(CHUNK, *[1] * (example.ndim - 1))
+            for name, example in examples.items()
         }
-        kinds = {
-            "work_slots": torch.int64,
-            "samples": torch.int64,
-            "sample_weights": torch.float32,
-            "slots": torch.int64,
-            "clients": torch.int64,
-        }
-        inputs = {n: torch.zeros(s, dtype=kinds.get(n, torch.float64), device=self.device) for n, s in shapes.items()}
-        inputs["version_slots"] = torch.zeros(steps, 1, dtype=torch.int64, device=self.device)
-        log = {name: torch.zeros(steps, dtype=torch.float64, device=self.device) for name in LOGGED}
-        log |= {n: torch.zeros(steps, k, dtype=torch.float64, device=self.device) for n in ("weights", "similarities")}
+        log = torch.zeros(CHUNK, 5 + 2 * k, dtype=torch.float64, device=self.device)
         self.buffers = Buffers(torch.zeros(1, dtype=torch.int64, device=self.device), inputs, log)
         memory = {name: value.clone() for name, value in self.server.memory.items()}
         self.server = replace(
@@ -153,8 +142,7 @@ class CapturedRun(Run):
             place = before.state_dict()[name]
             if place.data_ptr() != value.data_ptr():
                 place.copy_(value)
-        for name, value in logged(step).items():
-            buffers.log[name].index_copy_(0, buffers.number, value[None])
+        buffers.log.index_copy_(0, buffers.number, logged(step)[None])
         buffers.number.add_(1)
 
     def restore(self, tensors: dict[str, Tensor]) -> None:

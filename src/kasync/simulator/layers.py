@@ -84,10 +84,19 @@ class Convolution(Weighted):
     def _unfolded(self, grad: Tensor, x: Tensor, out: Tensor) -> None:
         """As matrix products of the unfolded inputs, all clients at once."""
         n = len(out)
-        patches = functional.unfold(x, self.shape[2:], self.dilation, self.padding, self.stride)  # [N, in, places]
+        patches = self._patches(x)  # [N, inputs * kernel, places]
         flat = grad.flatten(2)  # [N, outputs, places]
         weight = torch.bmm(flat, patches.mT).view(n, -1, self.shape.numel()).sum(1)
         self.put(out, weight, flat.sum(2).view(n, -1, self.shape[0]).sum(1) if self.has_bias else None)
+
+    def _patches(self, x: Tensor) -> Tensor:
+        """The inputs under the kernel at each place; functional.unfold would launch a kernel for every sample."""
+        (above, left), (high, wide) = self.padding, self.shape[2:]
+        padded = functional.pad(x, (left, left, above, above)) if above or left else x
+        if self.dilation != (1, 1):
+            return functional.unfold(padded, (high, wide), self.dilation, 0, self.stride)
+        windows = padded.unfold(2, high, self.stride[0]).unfold(3, wide, self.stride[1])  # [N, in, y, x, high, wide]
+        return windows.permute(0, 1, 4, 5, 2, 3).reshape(len(x), self.shape[1:].numel(), -1)
 
 
 @dataclass(frozen=True)

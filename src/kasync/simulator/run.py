@@ -16,7 +16,9 @@ from kasync.simulator.clients import Clients, one_thread_each
 from kasync.simulator.inputs import Deliveries, Inputs, Workload
 from kasync.simulator.plan import Plan
 
-LOGGED = ("loss", "lr", "stage", "dropped", "skipped", "weights", "similarities")
+CHUNK = 100  # steps prepared at once
+NARROW = ("loss", "lr", "stage", "dropped", "skipped")  # one number a step
+WIDE = ("weights", "similarities")  # k numbers a step
 
 
 @dataclass(eq=False)
@@ -52,10 +54,10 @@ class Run:
     def steps(self, start: int, stop: int) -> dict[str, NDArray]:
         """Make the steps start..stop-1 and return what is to be recorded of them."""
         told = self.inputs.deliveries(start, stop)
-        rows: list[dict[str, Tensor]] = []
+        rows = []
         for offset, work in enumerate(self.inputs.work(start, stop)):
             rows.append(logged(self._step(start + offset, offset, work, told)))
-        return {name: torch.stack([row[name] for row in rows]).cpu().numpy() for name in LOGGED}
+        return columns(torch.stack(rows))
 
     def _step(self, number: int, offset: int, work: Workload, told: Deliveries) -> Step:
         if self.inputs.early:
@@ -110,16 +112,16 @@ class Run:
         self.losses.copy_(tensors["losses"])
 
 
-def logged(step: Step) -> dict[str, Tensor]:
-    """What is recorded of a step, as float64 tensors [] or [K]."""
+def logged(step: Step) -> Tensor:
+    """[5 + 2 K] float64: what is recorded of a step, in the order of NARROW and WIDE."""
     nothing = torch.full_like(step.weights, torch.nan)
-    losses = nothing if step.losses is None else step.losses
-    return {
-        "loss": torch.where(step.usable, losses, 0.0).sum() / step.count,
-        "lr": step.lr,
-        "stage": step.stage.double(),
-        "dropped": step.dropped.double(),
-        "skipped": step.skipped.double(),
-        "weights": step.weights,
-        "similarities": nothing if step.similarities is None else step.similarities,
-    }
+    mean_loss = nothing[0] if step.losses is None else step.losses.sum() / step.count  # 0 where not usable
+    narrow = [mean_loss, step.lr, step.stage.double(), step.dropped.double(), step.skipped.double()]
+    return torch.cat([torch.stack(narrow), step.weights, nothing if step.similarities is None else step.similarities])
+
+
+def columns(rows: Tensor) -> dict[str, NDArray]:
+    """The recorded rows [steps, 5 + 2 K] by name."""
+    table = rows.cpu().numpy()
+    narrow, wide = table[:, : len(NARROW)], np.split(table[:, len(NARROW) :], len(WIDE), axis=1)
+    return dict(zip(NARROW, narrow.T, strict=True)) | dict(zip(WIDE, wide, strict=True))

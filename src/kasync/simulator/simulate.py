@@ -29,11 +29,9 @@ from kasync.simulator.memory import Memory, choose
 from kasync.simulator.plan import Plan
 from kasync.simulator.progress import Progress
 from kasync.simulator.records import History, Record
-from kasync.simulator.run import Run
+from kasync.simulator.run import CHUNK, Run
 from kasync.timelines import Timeline
 from kasync.work import Gradient, Work
-
-CHUNK = 100  # steps prepared at once
 
 
 def simulate(
