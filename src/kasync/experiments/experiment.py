@@ -1,0 +1,257 @@
+"""What is an experiment? A file that names tasks, rules, seeds and the paper's numbers; here it becomes cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from kasync.errors import UserError, unknown
+from kasync.experiments import toml
+from kasync.experiments.problems import Problem, problem
+from kasync.experiments.settings import SECTIONS, RunSettings
+from kasync.experiments.tuned import Tuned
+
+PAPERS = Path(__file__).parent / "papers"
+SCALES = ("quick", "full")
+TITLES = {
+    "wkafl": "WKAFL",
+    "twafl": "TWAFL",
+    "sasgd": "SASGD",
+    "gsgm": "GSGM",
+    "kasync_sgd": "K-async SGD",
+    "fedbuff": "FedBuff",
+    "ca2fl": "CA2FL",
+    "fresh": "no staleness",
+    "zeno": "Zeno++",
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A rule under another name: with other settings, with parts left out, or with a run of another shape."""
+
+    rule: str
+    title: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    run: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One line of a table or one panel of a figure."""
+
+    name: str
+    title: str
+    problem: Problem
+    run: Mapping[str, Any]
+    group: str | None = None
+    x: float | None = None
+    note: str = ""
+    paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of an experiment."""
+
+    task: str
+    rule: str  # the label
+    staleness: str
+    seed: int
+    settings: RunSettings  # resolved
+
+    def entry(self) -> dict[str, Any]:
+        """As experiments/NAME.json lists it."""
+        run = f"runs/{self.settings.name}"
+        return {"task": self.task, "rule": self.rule, "staleness": self.staleness, "seed": self.seed, "run": run}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure of the paper, or a comparison of one's own."""
+
+    name: str
+    title: str
+    shows: str
+    command: str
+    rules: Sequence[str]
+    tasks: Mapping[str, Sequence[Task]]  # by scale
+    seeds: Mapping[str, int] = field(default_factory=lambda: {"quick": 2, "full": 3})  # by scale
+    figures: Sequence[str] = ()
+    targets: Sequence[float] = ()
+    kind: str = "training"
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+
+    def variant(self, label: str) -> Variant:
+        return self.variants.get(label) or Variant(label, TITLES.get(label, label))
+
+    def tasks_at(self, scale: str) -> Sequence[Task]:
+        if scale not in self.tasks:
+            raise unknown(f"scale of {self.name}", scale, self.tasks)
+        return self.tasks[scale]
+
+    def cells(
+        self,
+        scale: str,
+        seeds: Sequence[int] | None = None,
+        staleness: Sequence[str] = ("true",),
+        tuned: Tuned | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        rules: Sequence[str] | None = None,
+    ) -> list[Cell]:
+        """Every run, resolved and checked; seed by seed, so that an unfinished grid has whole rows."""
+        cells = []
+        for seed in range(self.seeds[scale]) if seeds is None else seeds:
+            for task in self.tasks_at(scale):
+                for label in rules or self.rules:
+                    for semantics in staleness:
+                        cell = self._cell(task, label, semantics, seed, tuned, overrides or {})
+                        if not any(_same(cell, other) for other in cells[-len(staleness) :]):
+                            cells.append(cell)
+        return cells
+
+    def _cell(
+        self, task: Task, label: str, semantics: str, seed: int, tuned: Tuned | None, overrides: Mapping[str, Any]
+    ) -> Cell:
+        variant = self.variant(label)
+        table = merged(task.problem.run, task.run, variant.run, {"seed": seed, "staleness": semantics}, overrides)
+        own = {} if self.kind == "timelines" else dict(task.problem.settings_of(variant.rule))
+        values = {**own, **variant.settings}
+        if tuned is not None:
+            values = tuned.applied(values, task.name, task.problem.name, label)
+        if "lr_per_arrival" in values:  # the authors' SASGD is not divided by k
+            values["lr"] = values.pop("lr_per_arrival") * table["k"]
+        kind = "none" if self.kind == "timelines" else variant.rule
+        where = f"task {task.name!r} of {self.name}"
+        settings = RunSettings.of({**table, "rule": {"kind": kind, **values}}, where).resolved()
+        return Cell(task.name, label, settings.staleness, seed, settings)
+
+    def entry(self, scale: str, rules: Sequence[str] | None = None) -> dict[str, Any]:
+        """What experiments/NAME-SCALE.json says, but for the cells."""
+        labels = list(rules or self.rules)
+        return {
+            "format": "kasync experiment",
+            "version": 1,
+            "name": self.name,
+            "scale": scale,
+            "title": self.title,
+            "shows": self.shows,
+            "command": self.command,
+            "figures": list(self.figures),
+            "kind": self.kind,
+            "targets": list(self.targets),
+            "tasks": [
+                {
+                    "name": task.name,
+                    "title": task.title,
+                    "group": task.group,
+                    "x": task.x,
+                    "problem": task.problem.name,
+                    "stands_for": task.problem.stands_for,
+                    "note": " ".join(text for text in (task.problem.note, task.note) if text),
+                    "paper": {label: dict(numbers) for label, numbers in task.paper.items()},
+                }
+                for task in self.tasks_at(scale)
+            ],
+            "rules": [
+                {"label": label, "rule": self.variant(label).rule, "title": self.variant(label).title}
+                for label in labels
+            ],
+        }
+
+
+def names() -> list[str]:
+    """The experiments of the paper."""
+    return sorted(path.stem for path in PAPERS.glob("*.toml"))
+
+
+def experiment(name: str) -> Experiment:
+    """One of the paper's by its name, or any from a file."""
+    if name.endswith(".toml"):
+        return read(Path(name))
+    if name not in names():
+        raise unknown("experiment", name, names())
+    return read(PAPERS / f"{name}.toml")
+
+
+def read(path: Path) -> Experiment:
+    """An experiment from its file; a misspelt key is an error that names the nearest one."""
+    table = toml.read(path)
+    where = path.name
+    allowed = ("title", "shows", "command", "rules", "seeds", "figures", "targets", "kind", "variants", *SCALES)
+    _known(table, allowed, where)
+    missing = [key for key in ("title", "shows", "command", "rules") if key not in table]
+    if missing:
+        raise UserError(f"{path} lacks {' and '.join(missing)}: add it.")
+    tasks = {scale: [_task(row, f"[[{scale}]] of {where}") for row in table[scale]] for scale in SCALES if scale in table}
+    seeds = table.get("seeds", {})
+    _known(seeds, SCALES, f"[seeds] of {where}")
+    kind = table.get("kind", "training")
+    if kind not in ("training", "timelines"):
+        raise unknown(f"kind in {where}", kind, ("training", "timelines"))
+    return Experiment(
+        name=path.stem,
+        title=table["title"],
+        shows=table["shows"],
+        command=table["command"],
+        rules=tuple(table["rules"]),
+        tasks=tasks,
+        seeds={"quick": 2, "full": 3, **seeds},
+        figures=tuple(table.get("figures", ())),
+        targets=tuple(table.get("targets", ())),
+        kind=kind,
+        variants={label: _variant(label, row, where) for label, row in table.get("variants", {}).items()},
+    )
+
+
+def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Later tables win, setting by setting; a section of another kind replaces the earlier one whole."""
+    result: dict[str, Any] = {}
+    for table in tables:
+        for name, value in table.items():
+            before = result.get(name)
+            if name in SECTIONS and isinstance(before, Mapping) and isinstance(value, Mapping):
+                same = value.get("kind", before.get("kind")) == before.get("kind")
+                result[name] = {**before, **value} if same else dict(value)
+            else:
+                result[name] = value
+    return result
+
+
+def _task(row: Mapping[str, Any], where: str) -> Task:
+    _known(row, ("name", "title", "problem", "run", "group", "x", "note", "paper"), where)
+    for key in ("name", "problem"):
+        if key not in row:
+            raise UserError(f"a task in {where} has no {key}: add it.")
+    run = row.get("run", {})
+    _known(run, [each.name for each in fields(RunSettings)], f"run of {row['name']!r} in {where}")
+    base = problem(row["problem"])
+    return Task(
+        name=row["name"],
+        title=row.get("title", row["name"]),
+        problem=base,
+        run=run,
+        group=row.get("group"),
+        x=row.get("x"),
+        note=row.get("note", ""),
+        paper=row.get("paper", {}),
+    )
+
+
+def _variant(label: str, row: Mapping[str, Any], where: str) -> Variant:
+    if "rule" not in row:
+        raise UserError(f"[variants.{label}] of {where} has no rule: add one.")
+    own = {name: value for name, value in row.items() if name not in ("rule", "title", "run")}
+    return Variant(row["rule"], row.get("title", label), own, row.get("run", {}))
+
+
+def _known(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    for key in table:
+        if key not in known:
+            raise unknown(f"key in {where}", key, known)
+
+
+def _same(one: Cell, other: Cell) -> bool:
+    return (one.task, one.rule, one.seed, one.settings) == (other.task, other.rule, other.seed, other.settings)

@@ -1,0 +1,138 @@
+"""How is a whole grid of runs made? Each distinct run once, finished ones skipped, by the engine that is asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kasync.errors import UserError, unknown
+from kasync.experiments import files, lock
+from kasync.experiments.display import Display, Silent
+from kasync.experiments.experiment import Cell
+from kasync.experiments.runner import Stopped, Watch, finished, run
+from kasync.experiments.settings import RunSettings
+
+ENGINES = ("local", "ray")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a grid."""
+
+    made: int
+    skipped: int  # they were finished already
+    failed: tuple[tuple[str, str], ...]  # (run, sentence)
+
+
+def record(out: Path, about: dict[str, Any], cells: Sequence[Cell], tuned: str | None = None, suffix: str = "") -> Path:
+    """Write, or add to, the list of an experiment's cells; several processes may do so at once."""
+    folder = files.make_folder(out / "experiments")
+    path = folder / f"{about['name']}-{about['scale']}{suffix}.json"
+    with lock.held(folder, wait=10.0):
+        before = files.read_json(path) if path.exists() else {}
+        entries = [cell.entry() for cell in cells]
+        kept = [entry for entry in before.get("cells", []) if not any(_same_place(entry, new) for new in entries)]
+        rules = {row["label"]: row for row in [*before.get("rules", []), *about["rules"]]}
+        merged = {**about, "tuned": tuned, "rules": list(rules.values()), "cells": [*kept, *entries]}
+        files.write_json(path, merged)
+    return path
+
+
+def make(
+    cells: Iterable[Cell],
+    out: Path,
+    *,
+    engine: str = "local",
+    jobs: int = 1,
+    address: str | None = None,
+    display: Display | None = None,
+) -> Outcome:
+    """Make every run of the cells that is not finished; a run that fails does not stop the others."""
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    if jobs < 1:
+        raise UserError(f"jobs = {jobs}: give at least 1.")
+    files.make_folder(out / "runs")
+    runs = {cell.settings.name: cell.settings for cell in cells}
+    open_runs = {name: settings for name, settings in runs.items() if not finished(out / "runs" / name)}
+    display = display or Silent()
+    display.begin(len(runs), len(runs) - len(open_runs))
+    try:
+        if engine == "ray":
+            from kasync.experiments.ray_engine import make_all
+
+            failed = make_all(open_runs, out, display, jobs, address)
+        else:
+            failed = _make_local(open_runs, out, display, jobs)
+    finally:
+        display.end()
+    return Outcome(len(open_runs) - len(failed), len(runs) - len(open_runs), tuple(failed))
+
+
+def _make_local(runs: dict[str, RunSettings], out: Path, display: Display, jobs: int) -> list[tuple[str, str]]:
+    """On the CPU one after the other, since a run uses all cores; on a GPU `jobs` at once, each in a stream of its own."""
+    on_gpu = any(settings.device.startswith("cuda") for settings in runs.values())
+    queue, guard, stop = iter(runs.items()), threading.Lock(), threading.Event()
+    failed: list[tuple[str, str]] = []
+    broken: list[BaseException] = []
+
+    def work() -> None:
+        while not stop.is_set():
+            with guard:
+                name, settings = next(queue, (None, None))
+            if name is None or settings is None:
+                return
+            try:
+                _make_one(name, settings, out, display, stop)
+            except Stopped:
+                return
+            except ValueError as problem:
+                failed.append((name, str(problem)))
+                display.failed(name, str(problem))
+            except BaseException as problem:
+                broken.append(problem)
+                stop.set()
+                return
+
+    if not on_gpu or jobs == 1:
+        work()
+    else:
+        _side_by_side(work, min(jobs, max(1, len(runs))), stop)
+    if broken:
+        raise broken[0]
+    return failed
+
+
+def _make_one(name: str, settings: RunSettings, out: Path, display: Display, stop: threading.Event) -> None:
+    display.start(name, settings.steps)
+    watch = Watch(tell=lambda record: display.step(name, record), stop=stop.is_set)
+    display.done(name, run(settings, out / "runs" / name, watch))
+
+
+def _side_by_side(work: Any, jobs: int, stop: threading.Event) -> None:
+    """So many threads, each with a CUDA stream of its own, so that small steps of several runs overlap."""
+    import torch
+
+    def in_stream() -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            work()
+
+    threads = [threading.Thread(target=in_stream, daemon=True) for _ in range(jobs)]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(0.2)  # in short waits, so that Ctrl-C is heard
+    except BaseException:
+        stop.set()
+        for thread in threads:
+            thread.join(30)
+        raise
+
+
+def _same_place(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return all(one[key] == other[key] for key in ("task", "rule", "staleness", "seed"))

@@ -1,0 +1,64 @@
+"""Who works in this folder? One process at a time; the lock of a dead one is no lock.
+
+The system itself forgets a lock when its holder dies, however it dies, so nothing has to be guessed from process
+numbers; the file only says who holds it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from kasync.errors import UserError
+
+NAME = "lock.json"
+
+
+@contextmanager
+def held(folder: Path, wait: float = 0.0) -> Iterator[None]:
+    """Nobody else works in the folder meanwhile; refuse, after waiting so many seconds, if somebody does."""
+    path = folder / NAME
+    until = time.monotonic() + wait
+    while (handle := _taken(path)) is None:
+        if time.monotonic() >= until:
+            raise UserError(f"{folder} is in use by {_holder(path)}: wait for it, or choose another folder with --out.")
+        time.sleep(0.05)
+    try:
+        os.ftruncate(handle, 0)
+        about = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+        with suppress(OSError):  # a full disk: the lock holds all the same
+            os.pwrite(handle, json.dumps(about).encode(), 0)
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _taken(path: Path) -> int | None:
+    """The open and locked file, or None when somebody else has it."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as problem:
+        raise UserError(f"{path} cannot be written ({problem.strerror}): choose another folder with --out.") from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(handle).st_ino == os.stat(path).st_ino:  # else the holder removed it while we came
+            return handle
+    except OSError:
+        pass
+    os.close(handle)
+    return None
+
+
+def _holder(path: Path) -> str:
+    try:
+        about = json.loads(path.read_text())
+        return f"process {about['pid']} on {about['host']} since {about['since']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
