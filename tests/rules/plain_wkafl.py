@@ -11,7 +11,7 @@ from kasync import Arrivals
 
 
 class PlainWkafl:
-    """Algorithms 1-3 and Eqs. 3-9, with the paper's letters; the three flags are the ablations of Fig. 5."""
+    """Algorithms 1-3 and Eqs. 4-10, with the paper's letters; the three flags are the ablations of Fig. 5."""
 
     def __init__(
         self,

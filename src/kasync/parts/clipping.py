@@ -32,7 +32,7 @@ class ClipNorms(Part):
 
 @dataclass(frozen=True)
 class ClipToEstimate(Part):
-    """in stage two  g_i * min(1, ratio * |estimate| / |g_i|)   (WKAFL, Eq. 8)"""
+    """in stage two  g_i * min(1, ratio * |estimate| / |g_i|)   (WKAFL, Eq. 9)"""
 
     ratio: float
 

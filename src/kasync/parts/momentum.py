@@ -15,7 +15,7 @@ from kasync.errors import unknown
 
 @dataclass(frozen=True)
 class AddMomentum(Part):
-    """g_i + momentum * remembered   (WKAFL, Eq. 3)"""
+    """g_i + momentum * remembered   (WKAFL, Eq. 4)"""
 
     momentum: float
 

@@ -12,7 +12,7 @@ from kasync.core import Part, Step
 
 @dataclass(frozen=True)
 class SelectConsistent(Part):
-    """weights ~ exp(sharpness * cos(g_i, estimate)) where the cosine >= threshold, else 0   (WKAFL, Eqs. 6-7)
+    """weights ~ exp(sharpness * cos(g_i, estimate)) where the cosine >= threshold, else 0   (WKAFL, Eqs. 6-8)
 
     If no gradient passes, the direction is the estimate itself.
     """

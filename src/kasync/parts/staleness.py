@@ -50,7 +50,7 @@ class EstimateByStaleness(Part):
 
 @dataclass(frozen=True)
 class SlowWhenAllStale(Part):
-    """lr / (decay * min staleness + 1)   (WKAFL, Eq. 9)"""
+    """lr / (decay * min staleness + 1)   (WKAFL, Eq. 10)"""
 
     decay: float
 
