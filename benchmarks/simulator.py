@@ -89,7 +89,8 @@ def speed(device, steps, k=10, clients=3000, tasks=("lenet", "cnn")):
         def block(count, sim=sim):
             nonlocal made
             with sim.run.context():
-                sim.run.steps(made, made + count)
+                for start in range(made, made + count, 100):
+                    sim.run.steps(start, min(start + 100, made + count))
             made += count
 
         block(20)  # computes the first gradient of every client
@@ -144,13 +145,20 @@ def together(device, steps, jobs=(1, 2, 4, 8), task="lenet", k=10, clients=3000)
                 for a in range(start, stop, 100):
                     sim.run.steps(a, min(a + 100, stop))
 
-        for sim in sims:
+        ready = threading.Barrier(count + 1)
+
+        def work(sim, ready=ready):
             go(sim, 0, 100)
-        workers = [threading.Thread(target=go, args=(sim, 100, 100 + 4 * steps)) for sim in sims]
+            wait(device)
+            ready.wait()
+            go(sim, 100, 100 + 4 * steps)
+
+        workers = [threading.Thread(target=work, args=(sim,)) for sim in sims]
+        for worker in workers:
+            worker.start()
+        ready.wait()
 
         def all_of_them(workers=workers):
-            for worker in workers:
-                worker.start()
             for worker in workers:
                 worker.join()
 
