@@ -31,6 +31,11 @@ class ModelTask:
         rows = [value.detach().reshape(-1).double().cpu().numpy() for value in self.model.parameters()]
         return np.concatenate(rows)
 
+    def client_loss(self, params: Floats, client: int) -> float:
+        """The mean loss over all samples of the client: F_i, whose mean at the start is an initial gap if F* >= 0."""
+        with _torch().no_grad():
+            return float(self._loss(self._split(params), *self.samples(client)))
+
     def client_gradient(self, params: Floats, client: int) -> Floats:
         """The gradient of the mean loss over all samples of the client [D]."""
         return self._gradient(params, *self.samples(client))
