@@ -91,6 +91,14 @@ def test_with_one_delivery_a_step_the_durations_are_read_off_exactly():
     assert np.sum(~seen.ended) == 19  # everybody but the one that delivered last is still at work
 
 
+def test_a_fleet_without_any_randomness_is_fitted_without_complaint():
+    found = fit_fleet(observed_durations(clock(30, 1, 200, durations.constant(2.0))), 30)
+    assert found.best.kind == "shifted_exponential"
+    assert found.best.settings["shift"] == pytest.approx(2.0)
+    assert found.best.settings["mean"] < 1e-6
+    assert found.speed_spread == 0
+
+
 def test_tail_moments_of_a_normal_are_those_of_its_samples():
     draws = np.random.default_rng(0).normal(1.0, 2.0, 400_000)
     for level in (-3.0, 1.0, 4.0):
