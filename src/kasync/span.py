@@ -6,6 +6,7 @@ kernel does both where it was built; what it does not take, and everything on CU
 that never wait for the device.
 """
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -13,38 +14,50 @@ from torch import Tensor
 
 from kasync import kernel
 
-CHUNK = 4096  # columns summed in the rows' own precision before the float64 sum over chunks
+CHUNK = 2048  # columns summed in the rows' own precision before the float64 sum over chunks
 
 
 def gram(blocks: Sequence[Tensor]) -> Tensor:
     """R R^T in float64 for the rows R of all blocks, stacked.  [n, D] ... -> [B, B]"""
     if kernel.fits(blocks):
         return kernel.gram(blocks)
-    rows = torch.cat(list(blocks)) if len(blocks) > 1 else blocks[0]  # [B, D]
-    chunks, rest = _cut(rows)
-    return torch.bmm(chunks, chunks.mT).sum(0, dtype=torch.float64) + (rest @ rest.mT).double()
+    if blocks[0].is_cuda:
+        blocks = [_stacked(blocks)]  # fewer launches are worth a copy
+    inner = {(i, j): _inner(a, b) for j, b in enumerate(blocks) for i, a in enumerate(blocks[: j + 1])}
+    every = range(len(blocks))
+    return torch.cat([torch.cat([inner[i, j] if i <= j else inner[j, i].mT for j in every], dim=1) for i in every])
 
 
 def combine(coefficients: Tensor, blocks: Sequence[Tensor]) -> Tensor:
     """coefficients @ R for the rows R of all blocks, stacked.  [n, B] -> [n, D], in the precision of the rows"""
     if kernel.fits(blocks):
         return kernel.combine(coefficients, blocks)
-    parts = coefficients.to(blocks[0].dtype).split([len(block) for block in blocks], dim=1)
-    product = _chunked_product if blocks[0].device.type == "cpu" else torch.mm
-    result = product(parts[0], blocks[0])
-    for part, block in zip(parts[1:], blocks[1:], strict=True):
-        result = result + product(part, block) if product is _chunked_product else torch.addmm(result, part, block)
-    return result
+    table = coefficients.to(blocks[0].dtype)  # [n, B]
+    if blocks[0].is_cuda:
+        return table @ _stacked(blocks)
+    parts = table.split([len(block) for block in blocks], dim=1)
+    return functools.reduce(torch.add, map(_product, parts, blocks))
 
 
-def _chunked_product(part: Tensor, block: Tensor) -> Tensor:
-    """part [n, m] @ block [m, D]: a product this flat is faster on a CPU as many small ones."""
+def _stacked(blocks: Sequence[Tensor]) -> Tensor:
+    """[B, D] all rows in one matrix."""
+    return blocks[0] if len(blocks) == 1 else torch.cat(list(blocks))
+
+
+def _inner(a: Tensor, b: Tensor) -> Tensor:
+    """a [n, D] @ b [m, D]^T in float64, summed chunk by chunk."""
+    (left, left_over), (right, right_over) = _cut(a), _cut(b)
+    return torch.bmm(left, right.mT).sum(0, dtype=torch.float64) + (left_over @ right_over.mT).double()
+
+
+def _product(part: Tensor, block: Tensor) -> Tensor:
+    """part [n, m] @ block [m, D]: on a CPU a product this flat is faster as many small ones."""
     chunks, rest = _cut(block)
     small = torch.bmm(part.expand(len(chunks), *part.shape), chunks)  # [chunks, n, CHUNK]
     return torch.cat([small.transpose(0, 1).flatten(1), part @ rest], dim=1)
 
 
 def _cut(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """[B, D] -> [chunks, B, CHUNK] and the columns left over [B, D - chunks * CHUNK]"""
-    length = rows.shape[1] // CHUNK * CHUNK
-    return rows[:, :length].unflatten(1, (length // CHUNK, CHUNK)).transpose(0, 1), rows[:, length:]
+    """[n, D] -> chunks of columns [chunks, n, CHUNK] and the columns left over [n, D - chunks * CHUNK]"""
+    count = rows.shape[1] // CHUNK
+    return rows[:, : count * CHUNK].unflatten(1, (count, CHUNK)).transpose(0, 1), rows[:, count * CHUNK :]
