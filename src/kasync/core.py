@@ -22,6 +22,7 @@ from torch import Tensor
 
 from kasync import checks, optimizers, span
 from kasync.arrivals import Arrivals, Usable, repeated
+from kasync.constants import eye, where
 from kasync.optimizers import OptimizerFactory
 from kasync.schedules import Constant, Schedule
 
@@ -99,7 +100,7 @@ class Step:
 
     def unit(self, name: str) -> Tensor:
         """[n, B] coefficients of the basis rows called `name`."""
-        return torch.eye(len(self.gram), dtype=torch.float64, device=self.gram.device)[self.layout[name]]
+        return eye(len(self.gram), len(self.gram), self.gram.device)[self.layout[name]]
 
     def dots(self, a: Tensor, b: Tensor) -> Tensor:
         """[...] inner products of coefficient rows a and b [..., B]."""
@@ -113,8 +114,8 @@ class Step:
     def cosines_to(self, row: Tensor) -> Tensor:
         """[K] cosine of each gradient with the row [B]; a zero gradient has no direction and counts as 0."""
         lengths = self.norms() * self.norms(row)
-        cosines = self.dots(self.coefficients, row) / torch.where(lengths > 0, lengths, 1.0)
-        return torch.where(lengths > 0, cosines, 0.0).clamp(-1.0, 1.0)
+        cosines = self.dots(self.coefficients, row) / where(lengths > 0, lengths, 1.0)
+        return where(lengths > 0, cosines, 0.0).clamp(-1.0, 1.0)
 
     def scaled(self, factors: Tensor) -> Step:
         """Every gradient times its factor [K]."""
@@ -122,22 +123,22 @@ class Step:
 
     def averaged(self, scores: Tensor) -> Tensor:
         """[K] scores of the usable arrivals, scaled to sum to one; all zero when they sum to zero."""
-        kept = torch.where(self.usable, scores, 0.0)
+        kept = where(self.usable, scores, 0.0)
         total = kept.sum()
-        return kept / torch.where(total > 0, total, 1.0)
+        return kept / where(total > 0, total, 1.0)
 
     def weighed(self, weights: Tensor) -> Step:
         """The gradients combined with these weights [K]; those not usable get none."""
-        return replace(self, weights=torch.where(self.usable, weights, 0.0))
+        return replace(self, weights=where(self.usable, weights, 0.0))
 
     def least(self, values: Tensor) -> Tensor:
         """[] the smallest of the values [K] among usable arrivals (0 if there is none)."""
-        least = torch.where(self.usable, values, torch.inf).min()
-        return torch.where(least.isinf(), 0.0, least)
+        least = where(self.usable, values, torch.inf).min()
+        return where(least.isinf(), 0.0, least)
 
     def largest(self, values: Tensor) -> Tensor:
         """[] the largest of the values [K] among usable arrivals (0 if there is none)."""
-        return torch.where(self.usable, values, 0.0).max()
+        return where(self.usable, values, 0.0).max()
 
     def remember(self, **vectors: Tensor) -> Step:
         """Keep these combinations of basis rows [B] as the server's vectors of these names."""
@@ -264,9 +265,9 @@ class Rule:
         clients = arrivals.client_index
         if clients is not None and self._clients is not None:
             usable = usable & ~repeated(clients, usable)
-            clients = torch.where(usable, clients, self._clients)  # what is not usable goes to a row nobody reads
+            clients = where(usable, clients, self._clients)  # what is not usable goes to a row nobody reads
         valid = torch.cat([usable, usable.new_ones(size - k)])
-        gram = torch.where(valid[:, None] & valid[None, :], gram, 0.0)
+        gram = where(valid[:, None] & valid[None, :], gram, 0.0)
         layout, start = {}, 0
         for name, rows in blocks.items():
             layout[name] = slice(start, start + len(rows))
@@ -276,13 +277,13 @@ class Rule:
             gram=gram,
             layout=layout,
             usable=usable,
-            staleness=torch.where(usable, sound.staleness, 0.0),
-            losses=None if sound.losses is None else torch.where(usable, sound.losses, 0.0),
-            batch_sizes=torch.where(usable, sound.batch_sizes, 0.0),
+            staleness=where(usable, sound.staleness, 0.0),
+            losses=None if sound.losses is None else where(usable, sound.losses, 0.0),
+            batch_sizes=where(usable, sound.batch_sizes, 0.0),
             clients=clients,
             number=server.step,
             memory=server.memory,
-            coefficients=torch.eye(k, size, dtype=torch.float64, device=gram.device),
+            coefficients=eye(k, size, gram.device),
             weights=torch.zeros(k, dtype=torch.float64, device=gram.device),
             lr=self.lr * factor.double(),
             stage=server.memory["stage"],
@@ -297,7 +298,7 @@ class Rule:
         """One product for the direction and all vectors to remember, then the update."""
         clean = dict(blocks)
         if step.usable.is_cuda or not bool(step.usable.all()):  # 0 * NaN is NaN: rows not used become zero
-            clean["gradients"] = torch.where(step.usable[:, None], blocks["gradients"], 0.0)
+            clean["gradients"] = where(step.usable[:, None], blocks["gradients"], 0.0)
         table = torch.stack([step.direction, *step.vectors.values()])  # [1 + vectors, B]
         direction, *vectors = span.combine(table, list(clean.values()))
         params, state = optimizers.follow(self.optimizer, server.params, direction, step.lr, server.memory)
@@ -306,11 +307,11 @@ class Rule:
         if not changed.keys() <= server.memory.keys() and bool(step.skipped):
             return server, step  # an optimiser's first state has no earlier one to fall back on
         memory = dict(server.memory) | {
-            name: torch.where(step.skipped, server.memory.get(name, value), value) for name, value in changed.items()
+            name: where(step.skipped, server.memory.get(name, value), value) for name, value in changed.items()
         }
         for name, rows in step.rows.items():
             memory[name] = self._written(server.memory[name], rows, clean, in_place)
-        params = torch.where(step.skipped, server.params, params)
+        params = where(step.skipped, server.params, params)
         return ServerState(params, server.step + (~step.skipped).long(), memory), step
 
     @staticmethod

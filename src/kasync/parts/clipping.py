@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from kasync import checks
+from kasync.constants import where
 from kasync.core import Part, Step
 
 
 def _limited(norms: Tensor, bound: Tensor | float) -> Tensor:
     """[K] factors that bring each norm down to the bound, and never up."""
     longer = norms > bound
-    return torch.where(longer, bound / torch.where(longer, norms, 1.0), 1.0)
+    return where(longer, bound / where(longer, norms, 1.0), 1.0)
 
 
 @dataclass(frozen=True)
@@ -43,4 +43,4 @@ class ClipToEstimate(Part):
         estimate = step.direction if step.estimate is None else step.estimate
         factors = _limited(step.norms(), self.ratio * step.norms(estimate))
         step = replace(step, estimate=estimate)  # what follows compares with what was estimated before this clip
-        return step.scaled(torch.where(step.stage == 2, factors, 1.0))
+        return step.scaled(where(step.stage == 2, factors, 1.0))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kasync import checks
 from kasync.arrivals import Arrivals
+from kasync.constants import where
 from kasync.core import Part, ServerState, Step
 from kasync.errors import unknown
 
@@ -79,7 +80,7 @@ class AddRoundMomentum(Part):
         delivered = step.memory["round_delivered"] + step.k
         over = delivered + step.k > self.clients
         step = step.remember(
-            round_mean=torch.where(over, total / count.clamp(min=1), step.unit("round_mean")[0]),
-            round_sum=torch.where(over, 0.0, total),
+            round_mean=where(over, total / count.clamp(min=1), step.unit("round_mean")[0]),
+            round_sum=where(over, 0.0, total),
         )
-        return step.keep(round_count=torch.where(over, 0.0, count), round_delivered=torch.where(over, 0.0, delivered))
+        return step.keep(round_count=where(over, 0.0, count), round_delivered=where(over, 0.0, delivered))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kasync import checks
 from kasync.arrivals import Arrivals
+from kasync.constants import where
 from kasync.core import Part, ServerState, Step
 
 
@@ -32,10 +33,10 @@ class PickCentral(Part):
         k = step.k
         distances = _squared_distances(step)
         others = step.usable[None, :] & ~torch.eye(k, dtype=torch.bool, device=distances.device)
-        nearest = torch.where(others, distances, torch.inf).sort(1).values  # [K, K]
+        nearest = where(others, distances, torch.inf).sort(1).values  # [K, K]
         neighbours = (step.count - self.byzantine - 2.0).clamp(min=1.0)
         counted = (torch.arange(k, device=distances.device) < neighbours) & nearest.isfinite()
-        scores = torch.where(counted, nearest, 0.0).sum(1)  # [K]
+        scores = where(counted, nearest, 0.0).sum(1)  # [K]
         least = step.least(scores)
         return step.weighed(step.averaged((scores <= least).double()))  # equal scores share: order must not matter
 
@@ -82,7 +83,7 @@ class CenterAndClip(Part):
         for _ in range(self.iterations):
             apart = step.coefficients - center
             norms = step.norms(apart)
-            factors = torch.where(norms > self.radius, self.radius / torch.where(norms > 0, norms, 1.0), 1.0)
+            factors = where(norms > self.radius, self.radius / where(norms > 0, norms, 1.0), 1.0)
             center = center + (step.weights * factors) @ apart
         step = replace(step, coefficients=center.expand_as(step.coefficients))
         return step.remember(center=center)

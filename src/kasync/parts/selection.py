@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from kasync import checks
+from kasync.constants import where
 from kasync.core import Part, Step
 
 
@@ -28,13 +29,13 @@ class SelectConsistent(Part):
         estimate = step.direction if step.estimate is None else step.estimate
         similarities = step.cosines_to(estimate)
         passes = step.usable & (similarities >= self.threshold)
-        best = torch.where(passes, self.sharpness * similarities, -torch.inf).max()
-        scores = torch.where(passes, (self.sharpness * similarities - best).exp(), 0.0)
+        best = where(passes, self.sharpness * similarities, -torch.inf).max()
+        scores = where(passes, (self.sharpness * similarities - best).exp(), 0.0)
         chosen = passes.any()
         step = replace(step, similarities=similarities, estimate=estimate)
-        rows = torch.where(chosen, step.coefficients, estimate[None])
+        rows = where(chosen, step.coefficients, estimate[None])
         return replace(step, coefficients=rows).weighed(
-            torch.where(chosen, step.averaged(scores), step.averaged(step.weights))
+            where(chosen, step.averaged(scores), step.averaged(step.weights))
         )
 
 
@@ -51,4 +52,4 @@ class EnterStageTwo(Part):
         if step.losses is None:
             return step
         low = step.usable.any() & (step.averaged(step.usable.double()) @ step.losses <= self.loss_threshold)
-        return replace(step, stage=torch.where(low, 2, step.stage))
+        return replace(step, stage=where(low, 2, step.stage))

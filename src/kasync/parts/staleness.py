@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from kasync import checks
+from kasync.constants import where
 from kasync.core import Part, Step
 from kasync.discounts import Discount
 
@@ -73,7 +74,7 @@ class SlowWhenAnyStale(Part):
     def __call__(self, step: Step) -> Step:
         oldest = step.largest(step.staleness)
         slowed = torch.minimum(step.lr, 1.0 / oldest.clamp(min=1.0))
-        return replace(step, lr=torch.where(oldest <= self.patience, step.lr, slowed))
+        return replace(step, lr=where(oldest <= self.patience, step.lr, slowed))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kasync import checks
 from kasync.arrivals import Arrivals
+from kasync.constants import where
 from kasync.core import Part, ServerState, Step, TableRows
 
 NEVER = -(2**62)  # the version of a gradient that has not come yet
@@ -90,7 +91,7 @@ class AverageEveryone(ClientPart):
         assert step.clients is not None
         versions = step.memory["version"]
         before = self._recent(versions, step.number)[step.clients]  # [K] whose old gradient is in the sum
-        fresh = torch.where(step.usable, step.number - step.staleness.clamp(max=OLDEST).long(), NEVER)
+        fresh = where(step.usable, step.number - step.staleness.clamp(max=OLDEST).long(), NEVER)
         versions = versions.index_copy(0, step.clients, fresh)
         now = self._recent(versions, step.number)
         taken = now[step.clients]  # [K] whose new gradient joins it
@@ -139,7 +140,7 @@ class AverageRounds(ClientPart):
         counted = step.usable & (~updating | waiting[step.clients])  # [K] belongs to this round, else to the next
         place = self._place(step.memory, step.clients)
         seen = counts[place].double()  # [K] gradients in the mean so far
-        mean = torch.where(seen > 0, 1.0, 0.0)[:, None] * step.unit("means")  # [K, B]
+        mean = where(seen > 0, 1.0, 0.0)[:, None] * step.unit("means")  # [K, B]
         change = (step.coefficients - mean) / (seen + 1.0)[:, None]
         counts = counts.index_add(0, place, step.usable.long())
         now = step.unit("mean_now")[0] + counted.double() @ change / self.clients
@@ -150,17 +151,17 @@ class AverageRounds(ClientPart):
         begins = ~updating & delivered.all()  # the last missing client delivered: phase two starts now
         everyone = torch.arange(self.clients + 1, device=counts.device) < self.clients
         had = torch.zeros_like(waiting).index_put((step.clients,), counted)
-        left = torch.where(begins, everyone, waiting) & ~had
+        left = where(begins, everyone, waiting) & ~had
         over = (begins | updating) & ~left.any()  # every client had its update: the next round becomes this one
         applied = begins | (updating & counted.any())
-        emptied = torch.where(torch.arange(2, device=counts.device)[:, None] == half, 0, halves).flatten()
-        step = step.remember(mean_now=torch.where(over, later, now), mean_next=torch.where(over, 0.0, later)).keep(
-            counts=torch.where(over, torch.cat([emptied, counts[-1:]]), counts),
+        emptied = where(torch.arange(2, device=counts.device)[:, None] == half, 0, halves).flatten()
+        step = step.remember(mean_now=where(over, later, now), mean_next=where(over, 0.0, later)).keep(
+            counts=where(over, torch.cat([emptied, counts[-1:]]), counts),
             waiting=left,
-            half=torch.where(over, 1 - half, half),
+            half=where(over, 1 - half, half),
         )
         step = step.overwrite(means=TableRows(place, mean + change))
-        direction = torch.where(applied, now, 0.0)
+        direction = where(applied, now, 0.0)
         return replace(step, coefficients=direction.expand_as(step.coefficients)).weighed(
             1.0 / step.count.expand(step.k)
         )
@@ -169,5 +170,5 @@ class AverageRounds(ClientPart):
         """[K] row of the table for each arrival: in this round's half, or in the next's if it had its update."""
         waiting, half = memory["waiting"], memory["half"]
         ahead = waiting.any() & ~waiting[clients]
-        row = torch.where(ahead, 1 - half, half) * self.clients + clients
-        return torch.where(clients < self.clients, row, 2 * self.clients)
+        row = where(ahead, 1 - half, half) * self.clients + clients
+        return where(clients < self.clients, row, 2 * self.clients)

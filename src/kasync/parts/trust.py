@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kasync import checks
 from kasync.arrivals import Arrivals
+from kasync.constants import where
 from kasync.core import Part, ServerState, Step
 
 ServerGradient = Callable[[Tensor], Tensor]
@@ -43,7 +44,7 @@ class ServerPart(Part):
 def _lengthened(step: Step, length: Tensor) -> Step:
     """Every gradient at the given length; a zero gradient stays zero."""
     norms = step.norms()
-    return step.scaled(torch.where(norms > 0, length / torch.where(norms > 0, norms, 1.0), 0.0))
+    return step.scaled(where(norms > 0, length / where(norms > 0, norms, 1.0), 0.0))
 
 
 @dataclass(frozen=True)
@@ -99,13 +100,13 @@ class AcceptByScore(ServerPart):
 
     def basis(self, server: ServerState, arrivals: Arrivals) -> dict[str, Tensor]:
         due = server.memory["accepted"] >= self.refresh_every
-        return {"server": torch.where(due, self._own(server.params), server.memory["server"])[None]}
+        return {"server": where(due, self._own(server.params), server.memory["server"])[None]}
 
     def __call__(self, step: Step) -> Step:
         server = step.unit("server")[0]
         step = _lengthened(replace(step, similarities=step.cosines_to(server)), step.norms(server))
         score = self.scale * step.dots(step.coefficients, server) - self.penalty * step.norms() ** 2
         accepted = step.usable & (score >= -self.scale * self.slack)
-        since = torch.where(step.memory["accepted"] >= self.refresh_every, 0, step.memory["accepted"])
+        since = where(step.memory["accepted"] >= self.refresh_every, 0, step.memory["accepted"])
         step = step.remember(server=server).keep(accepted=since + accepted.any().long())
         return step.weighed(step.averaged(accepted.double()))

@@ -1,0 +1,32 @@
+"""Which small tensors are the same in every step? On a GPU, making one anew costs as much as using it."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+
+@functools.lru_cache(maxsize=1024)
+def _constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(value, dtype=dtype, device=device)
+
+
+@functools.lru_cache(maxsize=1024)
+def eye(rows: int, columns: int, device: torch.device) -> Tensor:
+    """[rows, columns] float64 with ones on the diagonal; shared, so never written to."""
+    return torch.eye(rows, columns, dtype=torch.float64, device=device)
+
+
+def where(condition: Tensor, one: Tensor | float, other: Tensor | float) -> Tensor:
+    """torch.where, whose plain numbers become tensors once and not in every step."""
+    if isinstance(one, Tensor):
+        if not isinstance(other, Tensor):
+            other = _constant(other, one.dtype, one.device)
+    elif isinstance(other, Tensor):
+        one = _constant(one, other.dtype, other.device)
+    else:
+        one = _constant(one, torch.float64, condition.device)
+        other = _constant(other, torch.float64, condition.device)
+    return torch.where(condition, one, other)
