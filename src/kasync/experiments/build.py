@@ -115,4 +115,3 @@ def _part(name: str) -> type[Part]:
     if name not in parts.__all__:
         raise unknown("part in without", name, parts.__all__)
     return getattr(parts, name)
-

@@ -185,7 +185,9 @@ def read(path: Path) -> Experiment:
     missing = [key for key in ("title", "shows", "command", "rules") if key not in table]
     if missing:
         raise UserError(f"{path} lacks {' and '.join(missing)}: add it.")
-    tasks = {scale: [_task(row, f"[[{scale}]] of {where}") for row in table[scale]] for scale in SCALES if scale in table}
+    tasks = {
+        scale: [_task(row, f"[[{scale}]] of {where}") for row in table[scale]] for scale in SCALES if scale in table
+    }
     seeds = table.get("seeds", {})
     _known(seeds, SCALES, f"[seeds] of {where}")
     kind = table.get("kind", "training")

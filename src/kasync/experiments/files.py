@@ -33,7 +33,7 @@ def write(path: Path, content: bytes | str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Numbers that are not finite become null."""
-    write(path, json.dumps(_plain(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write(path, json.dumps(plain(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray]) -> None:
@@ -70,13 +70,13 @@ def _unwritable(path: Path, problem: OSError) -> UserError:
     )
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
+        return {str(name): plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     if isinstance(value, np.generic):
-        return _plain(value.item())
+        return plain(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -89,7 +89,7 @@ def _make_local(runs: dict[str, RunSettings], out: Path, display: Display, jobs:
                 _make_one(name, settings, out, display, stop)
             except Stopped:
                 return
-            except ValueError as problem:
+            except UserError as problem:
                 failed.append((name, str(problem)))
                 display.failed(name, str(problem))
             except BaseException as problem:

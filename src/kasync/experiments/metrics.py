@@ -68,7 +68,11 @@ def predominant(weights: ArrayLike, threshold: float = PREDOMINANT) -> NDArray[n
 
 
 def summary(
-    rows: Sequence[dict[str, Any]], weights: NDArray, staleness: NDArray, stages: NDArray, targets: Sequence[float] = TARGETS
+    rows: Sequence[dict[str, Any]],
+    weights: NDArray,
+    staleness: NDArray,
+    stages: NDArray,
+    targets: Sequence[float] = TARGETS,
 ) -> dict[str, Any]:
     """All of it, from the rows of metrics.csv and what was recorded of every step, [J, K] and [J]."""
     accuracies = [row["accuracy"] for row in rows if row["accuracy"] is not None]

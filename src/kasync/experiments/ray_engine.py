@@ -30,7 +30,9 @@ def make_all(
             ray.shutdown()
 
 
-def _gathered(ray: Any, runs: Mapping[str, RunSettings], out: Path, display: Display, jobs: int) -> list[tuple[str, str]]:
+def _gathered(
+    ray: Any, runs: Mapping[str, RunSettings], out: Path, display: Display, jobs: int
+) -> list[tuple[str, str]]:
     waiting = {}
     for name, settings in runs.items():
         share = {"num_gpus": 1 / jobs} if settings.device.startswith("cuda") else {"num_cpus": 1}
@@ -57,7 +59,7 @@ def _one(table: dict[str, Any], folder: str, environment: dict[str, str]) -> tup
 
     try:
         return run(RunSettings.of(table), Path(folder)), None
-    except ValueError as problem:
+    except UserError as problem:
         return {}, str(problem)
 
 

@@ -21,6 +21,15 @@ FRESH = "fresh"  # K-async SGD in the limit without staleness
 
 def resolve(settings: RunSettings) -> RunSettings:
     """Everything filled in; what cannot work is refused with a sentence."""
+    try:
+        return _resolved(settings)
+    except UserError:
+        raise
+    except (ValueError, TypeError) as problem:  # a part refuses a number, or cannot do with a text
+        raise UserError(f"{problem}".rstrip(".") + ".") from problem
+
+
+def _resolved(settings: RunSettings) -> RunSettings:
     checks.count("clients", settings.clients)
     checks.count("k", settings.k)
     checks.count("steps", settings.steps)
@@ -32,7 +41,9 @@ def resolve(settings: RunSettings) -> RunSettings:
             f"at most once per step."
         )
     if not 0 <= settings.validation < 1:
-        raise UserError(f"validation = {settings.validation}: give a share below 1, such as 0.1, or 0 for the test set.")
+        raise UserError(
+            f"validation = {settings.validation}: give a share below 1, such as 0.1, or 0 for the test set."
+        )
     settings = replace(
         settings,
         evaluate_every=settings.evaluate_every or max(1, settings.steps // EVALUATIONS),

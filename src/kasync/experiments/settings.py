@@ -128,4 +128,3 @@ def _typed(name: str, value: Any, wanted: Any) -> Any:
     if not isinstance(value, kind) or isinstance(value, bool):
         raise UserError(f"{name} = {value!r}: give {words}.")
     return value
-

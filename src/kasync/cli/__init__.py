@@ -1,0 +1,29 @@
+"""What can be asked of kasync at a command line? Every command is a thin layer over a function of the package."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> None:
+    """The program `kasync`: exit code 0 done, 1 failed, 2 asked for something that cannot be, 130 interrupted."""
+    try:
+        from kasync.cli.app import app
+    except ImportError as problem:
+        if problem.name not in ("typer", "rich", "click"):
+            raise
+        print("kasync: the command line needs typer and rich: pip install 'kasync[cli]'.", file=sys.stderr)
+        sys.exit(1)
+    from kasync.errors import UserError
+
+    try:
+        app(prog_name="kasync")
+    except UserError as problem:
+        if os.environ.get("KASYNC_TRACEBACK"):
+            raise
+        print(f"kasync: {problem}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # `kasync rules | head` is no mistake
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)

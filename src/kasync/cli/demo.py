@@ -1,0 +1,43 @@
+"""kasync demo: five rules, a thousand clients, two minutes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kasync.cli import show
+from kasync.cli.options import AsJson, Quiet
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("demo"),
+    steps: Annotated[int | None, typer.Option(help="Instead of the demo's own number.")] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """See asynchronous training with true staleness: five rules, 1,000 clients with one label each, on embedded digits.
+
+    Example: `kasync demo --out /tmp/demo`
+    """
+    from kasync.experiments import demo as shown
+    from kasync.experiments.display import Lines, fitting
+
+    display = fitting(quiet or as_json)
+    if not (quiet or as_json) and not sys.stderr.isatty():
+        display = Lines()  # `make demo` in a log should not look dead for two minutes
+    with show.interruptible(show.command_line()):
+        done = shown.demo(out, display, steps)
+    if as_json:
+        show.value({"results": str(out), "picture": done.picture and str(done.picture), "rows": done.rows})
+        return
+    show.rows(done.rows, title=done.title)
+    print()
+    print(f"results   {out}")
+    print(f"picture   {done.picture or 'none: ' + done.why}")
+    print(f"page      kasync report {out} --html")
+    print("try next  kasync rules                                  what else the server could do")
+    print("          kasync compare --rules wkafl,fedbuff,ca2fl    rules of your choice")
+    print("          kasync reproduce --scale quick                every table and figure of the paper, small")

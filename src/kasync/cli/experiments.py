@@ -1,0 +1,143 @@
+"""kasync reproduce and kasync tune: the paper's tables and figures, and fair learning rates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kasync.cli import show
+from kasync.cli.compare import finish
+from kasync.cli.options import AsJson, Device, Out, Quiet, Root, names
+
+Names = Annotated[list[str] | None, typer.Argument(help="Experiments, or TOML files of one's own; all without a name.")]
+Scale = Annotated[str, typer.Option(help="quick: minutes on two cores. full: the paper's.")]
+Seeds = Annotated[int | None, typer.Option(help="How many; the experiment's own number without it.")]
+Rules = Annotated[str, typer.Option(help="Only these rules, separated by commas.", show_default=False)]
+Engine = Annotated[str, typer.Option(help="local, or ray for many runs side by side.")]
+Address = Annotated[str | None, typer.Option(help="A Ray cluster to use instead of this machine.")]
+Jobs = Annotated[int, typer.Option(help="Runs side by side on a GPU.")]
+Steps = Annotated[int | None, typer.Option(help="Instead of each task's own number.")]
+
+
+def reproduce(
+    experiments: Names = None,
+    scale: Scale = "quick",
+    seeds: Seeds = None,
+    staleness: Annotated[str, typer.Option(help="true, published-code or both.")] = "true",
+    tuned: Annotated[str | None, typer.Option(help="Settings that kasync tune chose.")] = None,
+    rules: Rules = "",
+    engine: Engine = "local",
+    address: Address = None,
+    device: Device = "cpu",
+    jobs: Jobs = 1,
+    root: Root = "",
+    steps: Steps = None,
+    out: Out = Path("results"),
+    ls: Annotated[bool, typer.Option("--ls", help="Only list the experiments there are.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make the paper's tables and figures again. Killed or interrupted, the same words continue.
+
+    Example: `kasync reproduce staleness noniid --scale full --seeds 3 --staleness both --device cuda --jobs 8`
+    """
+    from kasync.experiments import reproduce as again
+
+    if ls:
+        _list(as_json)
+        return
+    planned = again.plan(
+        experiments or (),
+        scale=scale,
+        seeds=seeds,
+        staleness=staleness,
+        tuned=tuned,
+        rules=names(rules),
+        overrides=_overrides(device, root, steps),
+    )
+    with show.interruptible(show.command_line()):
+        outcome = again.carry_out(
+            planned, out, engine=engine, jobs=jobs, address=address, display=_display(quiet or as_json)
+        )
+    finish(planned, out, outcome, as_json)
+
+
+def tune(
+    experiment: Annotated[str, typer.Argument(help="The experiment whose tasks and rules are tuned.")] = "tuned",
+    scale: Scale = "quick",
+    budget: Annotated[int, typer.Option(help="Learning rates per rule, sqrt(10) apart.")] = 7,
+    knob: Annotated[bool, typer.Option(help="Then try values of each rule's main knob.")] = False,
+    per: Annotated[str, typer.Option(help="Choose for each task, or on one task of each problem.")] = "task",
+    seeds: Seeds = None,
+    rules: Rules = "",
+    engine: Engine = "local",
+    device: Device = "cpu",
+    jobs: Jobs = 1,
+    root: Root = "",
+    steps: Steps = None,
+    out: Out = Path("results"),
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Give every rule the same number of learning rates, judged on samples held out from training.
+
+    The choices are written to OUT/tuned/EXPERIMENT-SCALE.toml with everything that was tried; use them with
+    `kasync reproduce --tuned FILE`. What was tried before is not run again.
+
+    Example: `kasync tune tuned --scale quick --budget 5`
+    """
+    from kasync.experiments import tune as tuning
+    from kasync.experiments.tuned import Tuned
+
+    with show.interruptible(show.command_line()):
+        path = tuning.tune(
+            experiment,
+            out,
+            scale=scale,
+            budget=budget,
+            knob=knob,
+            per=per,
+            seeds=seeds,
+            rules=names(rules),
+            overrides=_overrides(device, root, steps),
+            engine=engine,
+            jobs=jobs,
+            display=_display(quiet or as_json),
+        )
+    rows = [
+        {
+            "task": row.task,
+            "rule": row.rule,
+            "settings": " ".join(f"{name}={value:.4g}" for name, value in row.settings.items()),
+            "held_out_accuracy": row.accuracy,
+            "at_edge": row.at_edge,
+        }
+        for row in Tuned.read(path).chosen
+    ]
+    if as_json:
+        show.value({"file": str(path), "chosen": rows})
+        return
+    show.rows(rows)
+    show.note(f"Use them: kasync reproduce {experiment} --scale {scale} --tuned {path} --out {out}")
+
+
+def _display(quiet: bool) -> Any:
+    from kasync.experiments.display import fitting
+
+    return fitting(quiet)
+
+
+def _overrides(device: str, root: str, steps: int | None) -> dict[str, Any]:
+    return {"device": device, "root": root, **({} if steps is None else {"steps": steps})}
+
+
+def _list(as_json: bool) -> None:
+    from kasync.experiments import experiment
+
+    rows = []
+    for name in experiment.names():
+        one = experiment.experiment(name)
+        rows.append({"name": name, "figures": ", ".join(one.figures), "title": one.title, "shows": one.shows})
+    show.rows(rows, as_json)

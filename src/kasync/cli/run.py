@@ -1,0 +1,157 @@
+"""kasync run: one run, one folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kasync.cli import show
+from kasync.cli.options import AsJson, Quiet, choice, pairs
+from kasync.errors import UserError
+
+FileArgument = Annotated[Path | None, typer.Argument(help="TOML of settings, or the run.toml of an earlier run.")]
+
+
+def run(
+    file: FileArgument = None,
+    rule: Annotated[str | None, typer.Option(help="What the server does: see kasync rules.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Which data: see kasync data ls.")] = None,
+    clients: Annotated[int | None, typer.Option(help="How many clients there are.")] = None,
+    k: Annotated[int | None, typer.Option("-k", "--k", help="Deliveries per step.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Server steps.")] = None,
+    lr: Annotated[float | None, typer.Option(help="The rule's learning rate.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the rule, name=value; repeatable.")
+    ] = None,
+    partition: Annotated[
+        str | None, typer.Option(help="Who holds what: labels:per_client=1, dirichlet:alpha=0.5 ...")
+    ] = None,
+    arrivals: Annotated[str | None, typer.Option(help="Who comes when: uniform, clock:durations=pareto ...")] = None,
+    timeline: Annotated[Path | None, typer.Option(help="Replay a saved timeline instead.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples per gradient.")] = None,
+    model: Annotated[str | None, typer.Option(help="The network.")] = None,
+    scale: Annotated[str | None, typer.Option(help="Pixels: unit, raw or symmetric.")] = None,
+    staleness: Annotated[str | None, typer.Option(help="true, published-code or none.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="constant, linear, cosine or step.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="none, momentum, adam, adagrad or rmsprop.")] = None,
+    evaluate_every: Annotated[int | None, typer.Option(help="Steps between evaluations.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Decides all that is random.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1.")] = None,
+    root: Annotated[str | None, typer.Option(help="Folder of the data; without it $KASYNC_DATA.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the run.")] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train once and keep everything: settings, metrics, what the rule did, the model.
+
+    Settings come from flags, or from a file, or from a file with flags over it. An interrupted run goes on with
+    `kasync run FOLDER/run.toml`; a finished one is repeated by the same words, beside it, and compared.
+
+    Example: `kasync run --rule wkafl --dataset digits --clients 300 -k 10 --steps 500 --out my-run`
+    """
+    flags = {
+        "dataset": dataset,
+        "clients": clients,
+        "k": k,
+        "steps": steps,
+        "model": model,
+        "scale": scale,
+        "staleness": staleness,
+        "schedule": schedule,
+        "optimizer": optimizer,
+        "evaluate_every": evaluate_every,
+        "seed": seed,
+        "device": device,
+        "root": root,
+        "partition": choice(partition) if partition else None,
+        "arrivals": choice(arrivals) if arrivals else None,
+        "work": {"kind": "gradient", "batch_size": batch_size} if batch_size is not None else None,
+    }
+    given = {name: value for name, value in flags.items() if value is not None}
+    own = pairs(set_ or []) | ({} if lr is None else {"lr": lr})
+    if timeline is not None:
+        given |= _from_timeline(timeline, given)
+    settings = _settings(file, rule, given, own).resolved()
+    folder = out or _folder(file, settings.name)
+    _carry_out(settings, folder, file, as_json, quiet)
+
+
+def _carry_out(settings: Any, folder: Path, file: Path | None, as_json: bool, quiet: bool) -> None:
+    from kasync.experiments import runner
+    from kasync.experiments.display import fitting
+
+    display = fitting(quiet or as_json)
+    display.begin(1, 0)
+    display.start(folder.name, settings.steps)
+    watch = runner.Watch(tell=lambda record: display.step(folder.name, record))
+    try:
+        with show.interruptible(f"kasync run {folder / 'run.toml'}"):
+            summary = runner.run(settings, folder, watch, keep_model=True)
+    finally:
+        display.end()
+    if as_json:
+        show.value({"folder": str(folder), **summary})
+        return
+    show.rows([_row(settings, summary)], title=str(summary.get("data", {}).get("source", "")))
+    print(f"results\t{folder}")
+    if file is not None and file.name == "run.toml" and file.parent.resolve() != folder.resolve():
+        print(_compared(file.parent, folder))
+
+
+def _row(settings: Any, summary: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "rule": settings.rule.kind,
+        "steps": settings.steps,
+        "final_accuracy": summary.get("final_accuracy"),
+        "stability": summary.get("stability"),
+        "average_staleness": summary.get("average_staleness"),
+        "dropped": summary.get("dropped"),
+        "diverged": summary.get("diverged"),
+        "seconds": summary.get("seconds"),
+    }
+
+
+def _settings(file: Path | None, rule: str | None, given: dict[str, Any], own: dict[str, Any]) -> Any:
+    """From a file with the flags over it, or from what suits the data set."""
+    from kasync.experiments import own as owned
+    from kasync.experiments.experiment import merged
+    from kasync.experiments.settings import RunSettings
+
+    if file is None:
+        return owned.settings(rule or "wkafl", given, own)
+    table = RunSettings.read(file).table()
+    kind = rule or table["rule"]["kind"]
+    before = table["rule"] if kind == table["rule"]["kind"] else owned.rule_table(kind, str(table["dataset"]), table)
+    return RunSettings.of(merged(table, given) | {"rule": {**before, **own}}, str(file))
+
+
+def _from_timeline(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Clients, k and steps are the timeline's unless fewer steps are asked for."""
+    from kasync import timelines
+
+    if "arrivals" in given:
+        raise UserError("--timeline and --arrivals both say who comes when: give one of them.")
+    saved = timelines.load(path)
+    for name, value in (("clients", saved.population), ("k", saved.k)):
+        if given.get(name, value) != value:
+            raise UserError(f"{name} = {given[name]}, but the timeline {path} has {value}: leave {name} out.")
+    steps = min(int(given.get("steps", saved.steps)), saved.steps)
+    arrivals = {"kind": "file", "path": str(path)}
+    return {"clients": saved.population, "k": saved.k, "steps": steps, "arrivals": arrivals}
+
+
+def _folder(file: Path | None, name: str) -> Path:
+    """Where an unfinished run goes on, beside a finished one, or among the results."""
+    from kasync.experiments.runner import finished
+
+    if file is None or file.name != "run.toml":
+        return Path("results") / "runs" / name
+    return file.parent.with_name(f"{file.parent.name}-again") if finished(file.parent) else file.parent
+
+
+def _compared(before: Path, after: Path) -> str:
+    same = (before / "metrics.csv").read_bytes() == (after / "metrics.csv").read_bytes()
+    return f"the same numbers as {before}" if same else f"other numbers than {before}: compare the two metrics.csv"

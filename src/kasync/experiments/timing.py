@@ -1,0 +1,67 @@
+"""How long does a step take on this machine, and how long would the same samples take without any federation?"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from kasync import models, simulate
+from kasync.data.federated import from_arrays
+from kasync.experiments.arrivals import timeline_of
+from kasync.experiments.build import rule_of, work_of
+from kasync.experiments.settings import RunSettings
+
+SHAPES = {"lenet": (3, 32, 32), "celeba_cnn": (3, 84, 84)}  # the others take 1x28x28
+SAMPLES = 1000
+CLASSES = 10
+
+
+def timed(settings: RunSettings) -> dict[str, Any]:
+    """Milliseconds per step after the first tenth, client updates per second, and the floor, on random pixels."""
+    rng = np.random.default_rng(settings.seed)
+    shape = SHAPES.get(settings.model, (1, 28, 28))
+    inputs = rng.integers(0, 256, (SAMPLES, *shape), dtype=np.uint8)  # [N, C, H, W]
+    labels = rng.integers(0, CLASSES, SAMPLES)
+    parts = [rng.integers(0, SAMPLES, 20) for _ in range(settings.clients)]
+    data = from_arrays(inputs, labels, inputs[:10], labels[:10], parts, CLASSES)
+    model = models.build(settings.model, shape, settings.seed, CLASSES)
+    simulation = simulate(
+        model,
+        data,
+        rule_of(settings, None),
+        timeline_of(settings),
+        work_of(settings),
+        device=settings.device,
+        evaluate_every=settings.steps,
+    )
+    moments = [time.perf_counter() for _ in simulation]
+    warm = len(moments) // 2  # records come in pieces of up to a hundred steps
+    pace = (moments[-1] - moments[warm]) / max(1, len(moments) - 1 - warm)
+    batch = settings.k * int(settings.work.settings["batch_size"])
+    floor = _floor(settings, shape, batch)
+    return {
+        "ms_per_step": round(1000 * pace, 3),
+        "updates_per_second": round(settings.k / max(pace, 1e-9)),
+        "floor_ms": round(1000 * floor, 3),
+        "times_floor": round(pace / floor, 2),
+    }
+
+
+def _floor(settings: RunSettings, shape: tuple[int, ...], batch: int, tries: int = 20) -> float:
+    """Seconds of one forward and backward pass over `batch` samples, the median of some."""
+    model = models.build(settings.model, shape, settings.seed, CLASSES).to(settings.device)
+    inputs = torch.rand(batch, *shape, device=settings.device)
+    labels = torch.zeros(batch, dtype=torch.int64, device=settings.device)
+    seconds = []
+    for _ in range(tries):
+        began = time.perf_counter()
+        model.zero_grad()
+        functional.cross_entropy(model(inputs), labels).backward()
+        if settings.device.startswith("cuda"):
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return float(np.median(seconds))
