@@ -13,6 +13,7 @@ from kasync import kernel, span
 
 WAYS = ["torch", *kernel.LEVELS]
 EPS = {torch.float32: 1e-6, torch.float64: 1e-13}
+LOOSER = 5  # a matrix product may add up a chunk of columns one by one
 
 
 @contextmanager
@@ -52,12 +53,13 @@ def stacked(blocks: list[Tensor]) -> Tensor:
     return torch.cat(blocks).double()  # [B, D]
 
 
-def assert_gram(result: Tensor, blocks: list[Tensor]) -> None:
+def assert_gram(result: Tensor, blocks: list[Tensor], by_kernel: bool) -> None:
     rows = stacked(blocks)
     lengths = rows.norm(dim=1)
     assert result.dtype == torch.float64
     assert result.shape == (len(rows), len(rows))
-    assert ((result - rows @ rows.T).abs() <= EPS[blocks[0].dtype] * lengths[:, None] * lengths[None, :]).all()
+    relative = EPS[blocks[0].dtype] * (1 if by_kernel else LOOSER)
+    assert ((result - rows @ rows.T).abs() <= relative * lengths[:, None] * lengths[None, :]).all()
 
 
 def assert_combined(result: Tensor, coefficients: Tensor, blocks: list[Tensor]) -> None:
@@ -74,7 +76,7 @@ def assert_combined(result: Tensor, coefficients: Tensor, blocks: list[Tensor]) 
 def test_gram_is_every_inner_product(way: str, blocks: list[Tensor]) -> None:
     with computed_with(way):
         result, by_kernel = span.gram(blocks), kernel.fits(blocks)
-    assert_gram(result, blocks)
+    assert_gram(result, blocks, by_kernel)
     assert torch.equal(result, result.T) or not by_kernel
 
 
@@ -96,7 +98,7 @@ def test_rows_longer_than_all_parts_together_are_summed_to_the_end(way: str, dty
     blocks = [torch.randn(5, 2 * 64 * 1024 + 1027, dtype=dtype), torch.randn(1, 2 * 64 * 1024 + 1027, dtype=dtype)]
     coefficients = torch.randn(3, 6, dtype=torch.float64)
     with computed_with(way):
-        assert_gram(span.gram(blocks), blocks)
+        assert_gram(span.gram(blocks), blocks, kernel.fits(blocks))
         assert_combined(span.combine(coefficients, blocks), coefficients, blocks)
 
 
@@ -191,6 +193,6 @@ def test_without_a_library_torch_does_the_work(tmp_path, monkeypatch: pytest.Mon
         assert not kernel.available()
         assert kernel.instructions() == "none"
         rows = torch.randn(3, 20)
-        assert_gram(span.gram([rows]), [rows])
+        assert_gram(span.gram([rows]), [rows], by_kernel=False)
     finally:
         kernel._library.cache_clear()
