@@ -34,7 +34,8 @@ def compare(
 ) -> None:
     """Train several rules on the same data, the same arrivals and the same batches, and compare.
 
-    Learning rates are those of the data set's problem file, the paper's where it has some; `kasync tune` finds fairer ones.
+    Learning rates are those of the data set's problem file, the paper's where it has some; `kasync tune` finds
+    fairer ones.
 
     Example: `kasync compare --rules wkafl,fedbuff,ca2fl --dataset cifar10 --clients 3000 -k 20 --seeds 3`
     """
@@ -43,18 +44,27 @@ def compare(
     chosen = names(rules)
     if chosen is None:
         raise UserError("rules is empty: name some, such as wkafl,fedbuff.")
-    flags = {"dataset": dataset, "clients": clients, "k": k, "steps": steps, "model": model, "device": device, "root": root}
+    flags = {
+        "dataset": dataset,
+        "clients": clients,
+        "k": k,
+        "steps": steps,
+        "model": model,
+        "device": device,
+        "root": root,
+    }
     sections = {"partition": partition, "arrivals": arrivals}
-    given = {name: value for name, value in flags.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
     given |= {name: choice(text) for name, text in sections.items() if text}
     if seeds < 1:
         raise UserError(f"seeds = {seeds}: give at least 1.")
     one = own.comparison(chosen, given, _by_rule(pairs(set_ or []), chosen), seeds)
     ways = reproduce.BOTH if staleness == "both" else (staleness,)
     planned = reproduce.Plan("own", [(one, one.cells("own", None, ways))])
-    again = show.command_line()
-    with show.interruptible(again):
-        outcome = reproduce.carry_out(planned, out, engine=engine, jobs=jobs, display=_display(planned, quiet or as_json))
+    with show.interruptible(show.command_line()):
+        outcome = reproduce.carry_out(
+            planned, out, engine=engine, jobs=jobs, display=_display(planned, quiet or as_json)
+        )
     finish(planned, out, outcome, as_json)
 
 

@@ -26,7 +26,9 @@ def ls(root: Root = "", as_json: AsJson = False) -> None:
         try:
             dataset = data.load(name, root or None)
         except UserError as problem:
-            rows.append({"name": name, "here": False, "train": None, "test": None, "classes": None, "about": str(problem)})
+            rows.append(
+                {"name": name, "here": False, "train": None, "test": None, "classes": None, "about": str(problem)}
+            )
         else:
             sizes = {"train": len(dataset.train), "test": len(dataset.test), "classes": dataset.classes}
             rows.append({"name": name, "here": True, **sizes, "about": dataset.source})

@@ -134,10 +134,10 @@ def _overrides(device: str, root: str, steps: int | None) -> dict[str, Any]:
 
 
 def _list(as_json: bool) -> None:
-    from kasync.experiments import experiment
+    from kasync.experiments import catalogue
 
     rows = []
-    for name in experiment.names():
-        one = experiment.experiment(name)
+    for name in catalogue.names():
+        one = catalogue.load(name)
         rows.append({"name": name, "figures": ", ".join(one.figures), "title": one.title, "shows": one.shows})
     show.rows(rows, as_json)

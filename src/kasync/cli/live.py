@@ -41,7 +41,11 @@ class LiveTable(Silent):
     def done(self, name: str, summary: dict[str, Any]) -> None:
         accuracy = summary.get("final_accuracy")
         with self.guard:
-            self.told[name] = ("done", "" if accuracy is None else f"{accuracy:.4f}", self.told.get(name, ("", "", ""))[2])
+            self.told[name] = (
+                "done",
+                "" if accuracy is None else f"{accuracy:.4f}",
+                self.told.get(name, ("", "", ""))[2],
+            )
 
     def failed(self, name: str, why: str) -> None:
         with self.guard:

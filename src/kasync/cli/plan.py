@@ -14,7 +14,9 @@ from kasync.errors import UserError
 def plan(
     clients: Annotated[int, typer.Option(help="How many clients there are.")] = 1000,
     ks: Annotated[str, typer.Option("-k", "--k", help="The k to compare, separated by commas.")] = "1,10,30,100",
-    durations: Annotated[str, typer.Option(help="How long a piece of work takes: kind:setting=value,...")] = "log_normal",
+    durations: Annotated[
+        str, typer.Option(help="How long a piece of work takes: kind:setting=value,...")
+    ] = "log_normal",
     speeds: Annotated[str | None, typer.Option(help="A factor for each client, drawn once: kind:...")] = None,
     seconds: Annotated[float | None, typer.Option(help="Virtual time to look at.")] = None,
     seed: Annotated[int, typer.Option(help="Decides all that is random.")] = 0,

@@ -31,7 +31,8 @@ def rules(name: Name = None, as_json: AsJson = False) -> None:
     else:
         (row,) = rows
         settings = "\n".join(f"  {_setting(*pair)}" for pair in row["settings"].items())
-        print(f"{row['name']}\n\n  {row['formula']}\n\n{row['paper']}\n\nsettings (a name without a value must be given)\n{settings}")
+        print(f"{row['name']}\n\n  {row['formula']}\n\n{row['paper']}\n")
+        print(f"settings (a name without a value must be given)\n{settings}")
 
 
 def described(name: str, make: Any) -> dict[str, Any]:
@@ -41,7 +42,9 @@ def described(name: str, make: Any) -> dict[str, Any]:
         each.name: None if each.default is inspect.Parameter.empty else each.default
         for each in inspect.signature(make).parameters.values()
     }
-    plain = {n: value if isinstance(value, bool | int | float | str | None) else repr(value) for n, value in settings.items()}
+    plain = {
+        n: value if isinstance(value, bool | int | float | str | None) else repr(value) for n, value in settings.items()
+    }
     return {"name": name, "formula": formula, "paper": " ".join(rest.split()), "settings": plain}
 
 

@@ -1,4 +1,4 @@
-"""How are experiments run where only torch and numpy are installed? python -m kasync.experiments reproduce staleness ..."""
+"""How are experiments run where only torch and numpy are installed? python -m kasync.experiments reproduce ..."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kasync.errors import UserError
-from kasync.experiments import experiment
+from kasync.experiments import catalogue
 from kasync.experiments.display import Lines
 
 
@@ -32,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(required=True)
     reproduce = verbs.add_parser("reproduce", help="make the runs of tables and figures")
     reproduce.set_defaults(do=_reproduce)
-    reproduce.add_argument("names", nargs="*", help=f"{', '.join(experiment.names())}; all without a name")
+    reproduce.add_argument("names", nargs="*", help=f"{', '.join(catalogue.names())}; all without a name")
     reproduce.add_argument("--staleness", default="true", help="true, published-code or both")
     reproduce.add_argument("--tuned", help="file of chosen settings, as tune writes it")
     tune = verbs.add_parser("tune", help="give every rule the same budget of learning rates on held-out samples")
@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     for verb in (reproduce, tune):
         verb.add_argument("--seeds", type=int, default=None)
-        verb.add_argument("--scale", default="quick", choices=experiment.SCALES)
+        verb.add_argument("--scale", default="quick", choices=catalogue.SCALES)
         verb.add_argument("--rules", default="", help="only these, separated by commas")
         verb.add_argument("--device", default="cpu")
         verb.add_argument("--jobs", type=int, default=1, help="runs side by side on a GPU")

@@ -44,11 +44,12 @@ def durations_of(table: Any, setting: str) -> Durations:
     if kind not in lengths.KINDS:
         raise unknown(f"kind of {setting}", kind, lengths.KINDS)
     given = {name: value for name, value in table.items() if name != "kind"}
-    known = inspect.signature(lengths.KINDS[kind]).parameters
+    make: Callable[..., Durations] = lengths.KINDS[kind]  # type: ignore[assignment]
+    known = inspect.signature(make).parameters
     for name in given:
         if name not in known:
             raise unknown(f"setting of {setting} {kind!r}", name, known)
-    return lengths.KINDS[kind](**given)
+    return make(**given)
 
 
 def _uniform(settings: RunSettings, given: dict[str, Any]) -> Timeline:

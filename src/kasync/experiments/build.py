@@ -6,7 +6,7 @@ import functools
 import json
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -82,7 +82,7 @@ def work_of(settings: RunSettings) -> Work:
 
 
 def rule_of(settings: RunSettings, own: Callable[[Tensor], Tensor] | None) -> Rule:
-    """The rule, with the server's own gradient where it needs one, and without the parts that an ablation leaves out."""
+    """The rule, with the server's own gradient where it needs one, less the parts that an ablation leaves out."""
     given = {name: _plain(name, value) for name, value in settings.rule.settings.items() if name not in OURS}
     if "server_samples" in settings.rule.settings:
         given["server_gradient"] = own
@@ -103,7 +103,7 @@ def _plain(name: str, value: Any) -> Any:
         kind = table.pop("kind", None)
         if kind not in DISCOUNTS:
             raise unknown("discount", str(kind), DISCOUNTS)
-        known = DISCOUNTS[kind].__dataclass_fields__
+        known = [each.name for each in fields(DISCOUNTS[kind])]
         for setting in table:
             if setting not in known:
                 raise unknown(f"setting of discount {kind!r}", setting, known)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kasync.errors import UserError
-from kasync.experiments import experiment, reproduce
+from kasync.experiments import catalogue, reproduce
 from kasync.experiments.display import Display
 
 FILE = Path(__file__).parent / "demo.toml"
@@ -26,7 +26,7 @@ class Done:
 
 def demo(out: Path, display: Display | None = None, steps: int | None = None) -> Done:
     """Run it, or show what an earlier one made."""
-    one = experiment.read(FILE)
+    one = catalogue.read(FILE)
     overrides = {} if steps is None else {"steps": steps}
     planned = reproduce.Plan("quick", [(one, one.cells("quick", overrides=overrides))])
     outcome = reproduce.carry_out(planned, out, display=display)

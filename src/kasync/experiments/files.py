@@ -65,8 +65,8 @@ def make_folder(path: Path) -> Path:
 
 def _unwritable(path: Path, problem: OSError) -> UserError:
     return UserError(
-        f"{path} cannot be written ({problem.strerror or problem}): choose another folder with --out, or make room and run "
-        f"the same command again; it continues where it stopped."
+        f"{path} cannot be written ({problem.strerror or problem}): choose another folder with --out, or make room and "
+        f"run the same command again; it continues where it stopped."
     )
 
 

@@ -73,7 +73,7 @@ def make(
 
 
 def _make_local(runs: dict[str, RunSettings], out: Path, display: Display, jobs: int) -> list[tuple[str, str]]:
-    """On the CPU one after the other, since a run uses all cores; on a GPU `jobs` at once, each in a stream of its own."""
+    """On the CPU one after the other, since a run uses all cores; on a GPU `jobs` at once, each in its own stream."""
     on_gpu = any(settings.device.startswith("cuda") for settings in runs.values())
     queue, guard, stop = iter(runs.items()), threading.Lock(), threading.Event()
     failed: list[tuple[str, str]] = []

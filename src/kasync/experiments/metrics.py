@@ -1,4 +1,4 @@
-"""How good, how steady, how fast and how stale was a run? The paper's metrics, exactly as section 8 of its notes has them.
+"""How good, how steady, how fast and how stale was a run? The paper's metrics (sections 4.1 and 6.1).
 
 Weights p_ji are those the rule gave at step j, normalised to sum to one; staleness counts from 0.
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kasync.errors import UserError
-from kasync.experiments import experiment, files, grid
+from kasync.experiments import catalogue, files, grid
 from kasync.experiments.display import Display
 from kasync.experiments.experiment import Cell, Experiment
 from kasync.experiments.tuned import Tuned
@@ -51,8 +51,8 @@ def plan(
     chosen = Tuned.read(Path(tuned)) if tuned else None
     semantics = BOTH if staleness == "both" else tuple(staleness.split(","))
     planned = []
-    for name in names or experiment.names():
-        one = experiment.experiment(name)
+    for name in names or catalogue.names():
+        one = catalogue.load(name)
         one_tuned = chosen if one.kind == "training" else None
         wanted = range(seeds) if seeds is not None else None
         of_rules = rules if one.kind == "training" else None
@@ -81,7 +81,7 @@ def carry_out(
 
 
 def rows(made: Plan, out: Path) -> list[dict[str, Any]]:
-    """One row per experiment, task, rule and semantics: how many seeds are finished, and their mean accuracy and stability."""
+    """One row per experiment, task, rule and semantics: seeds finished, and the means of their metrics."""
     table: dict[tuple[str, ...], dict[str, Any]] = {}
     for one, cells in made.experiments:
         for cell in cells:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import platform
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +19,11 @@ from kasync.experiments import files, lock, metrics, tally, toml
 from kasync.experiments.arrivals import timeline_of
 from kasync.experiments.build import Ready, ready
 from kasync.experiments.resolve import NO_RULE
-from kasync.experiments.settings import RunSettings
+from kasync.experiments.settings import ELSEWHERE, RunSettings
+from kasync.experiments.story import Story, csv_text
 from kasync.simulator import Record, Simulation, simulate
 from kasync.timelines import Timeline
 
-COLUMNS = (
-    "step",
-    "time",
-    "updates",
-    "accuracy",
-    "test_loss",
-    "train_loss",
-    "lr",
-    "stage",
-    "staleness",
-    "selected",
-    "dropped",
-)
 CHECKPOINT = "checkpoint.safetensors"
 LIVE_SECONDS = 1.0  # between two writings of metrics.csv while a run goes on
 
@@ -97,9 +83,10 @@ def _stored(settings: RunSettings, folder: Path) -> dict[str, Any]:
     table = toml.read(path)
     if RunSettings.read(path).identity != settings.identity:
         ours = settings.table()
-        differs = [name for name in ours if table.get(name) != ours[name] and name not in ("root", "device", "hold")]
+        differs = [name for name in ours if table.get(name) != ours[name] and name not in ELSEWHERE]
         raise UserError(
-            f"{folder} holds a run with other settings ({', '.join(differs) or 'unlike these'}): choose another folder with --out."
+            f"{folder} holds a run with other settings ({', '.join(differs) or 'unlike these'}): "
+            f"choose another folder with --out."
         )
     return table.get("made", {})
 
@@ -131,43 +118,9 @@ def _can_checkpoint() -> bool:
     return find_spec("safetensors") is not None
 
 
-@dataclass
-class _Story:
-    """What a run told so far: its records, and the rows of metrics.csv."""
-
-    records: list[Record] = field(default_factory=list)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    since: int = 0  # records that are in a row already
-    updates: int = 0
-
-    def add(self, record: Record, is_evaluation: bool) -> None:
-        self.records.append(record)
-        if is_evaluation:
-            self.rows.append(self._row(record))
-            self.since = len(self.records)
-
-    def _row(self, last: Record) -> dict[str, Any]:
-        new = self.records[self.since :]
-        self.updates += sum(len(record.clients) - record.dropped for record in new)
-        losses = [record.loss for record in new if not record.skipped]
-        return {
-            "step": last.step,
-            "time": last.time,
-            "updates": self.updates,
-            "accuracy": last.accuracy,
-            "test_loss": last.test_loss,
-            "train_loss": float(np.mean(losses)) if losses else None,
-            "lr": last.lr,
-            "stage": last.stage,
-            "staleness": float(np.mean([record.staleness.mean() for record in new])),
-            "selected": float(np.mean([(record.weights > 0).sum() for record in new])),
-            "dropped": sum(record.dropped for record in new),
-        }
-
-
-def _follow(settings: RunSettings, simulation: Simulation, folder: Path, watch: Watch) -> _Story:
+def _follow(settings: RunSettings, simulation: Simulation, folder: Path, watch: Watch) -> Story:
     """Loop over the run; metrics.csv grows meanwhile."""
-    story, written = _Story(), 0.0
+    story, written = Story(), 0.0
     for record in simulation:
         is_evaluation = record.step % settings.evaluate_every == 0 or record.step == settings.steps
         story.add(record, is_evaluation)
@@ -181,16 +134,7 @@ def _follow(settings: RunSettings, simulation: Simulation, folder: Path, watch: 
     return story
 
 
-def csv_text(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows of metrics.csv; empty where there is no number."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def _finish(folder: Path, parts: Ready, story: _Story, seconds: float, simulation: Simulation) -> dict[str, Any]:
+def _finish(folder: Path, parts: Ready, story: Story, seconds: float, simulation: Simulation) -> dict[str, Any]:
     columns = tally.table(story.records)
     files.write_arrays(folder / "steps.npz", tally.tally(columns, parts.data))
     last, data = story.rows[-1], parts.data

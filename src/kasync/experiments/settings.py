@@ -60,10 +60,10 @@ class RunSettings:
     device: str = "cpu"
     hold: str = "auto"
     root: str = ""  # folder of the data; "": $KASYNC_DATA
-    partition: Choice = Choice("labels", {"per_client": 1})  # noqa: RUF009 (frozen)
-    arrivals: Choice = Choice("uniform")  # noqa: RUF009
-    rule: Choice = Choice("wkafl")  # noqa: RUF009
-    work: Choice = Choice("gradient", {"batch_size": 8})  # noqa: RUF009
+    partition: Choice = Choice("labels", {"per_client": 1})
+    arrivals: Choice = Choice("uniform")
+    rule: Choice = Choice("wkafl")
+    work: Choice = Choice("gradient", {"batch_size": 8})
     data: Mapping[str, Any] = field(default_factory=dict)  # settings of the data set itself
 
     @classmethod

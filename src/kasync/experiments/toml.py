@@ -13,7 +13,7 @@ from kasync.errors import UserError
 
 
 def dumps(table: Mapping[str, Any]) -> str:
-    """Plain values first, then a [section] for each table and a [[section]] for each list of tables; None is left out."""
+    """Plain values, then a [section] for each table and a [[section]] for each of a list; None is left out."""
     plain = {name: value for name, value in table.items() if not _is_section(value)}
     lines = _lines(plain)
     for name, value in table.items():

@@ -1,10 +1,10 @@
 """Would another learning rate change the winner? Every rule gets the same number of tries, judged on held-out samples.
 
-The rates of a rule are `budget` powers of sqrt(10) around its own rate in the problem's file: rules whose weights shrink
-with staleness need other magnitudes than rules whose weights sum to one, so one grid for all would be unfair. With
-`knob`, the best rate is then tried with other values of the rule's main knob. The held-out samples leave the training
-set, the test set is never looked at, and the seeds are not those of the experiments. A best value at the end of its grid
-is marked `at_edge`.
+The rates of a rule are `budget` powers of sqrt(10) around its own rate in the problem's file: rules whose weights
+shrink with staleness need other magnitudes than rules whose weights sum to one, so one grid for all would be unfair.
+With `knob`, the best rate is then tried with other values of the rule's main knob. The held-out samples leave the
+training set, the test set is never looked at, and the seeds are not those of the experiments. A best value at the end
+of its grid is marked `at_edge`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kasync.errors import UserError
-from kasync.experiments import experiment as experiments
-from kasync.experiments import files, grid, tuned
+from kasync.experiments import catalogue, files, grid, tuned
 from kasync.experiments.display import Display
 from kasync.experiments.experiment import Cell, Experiment, Task
 from kasync.experiments.settings import Choice
@@ -51,16 +50,14 @@ def tune(
     """Choose for every rule of an experiment; the file of chosen settings. What was tried before is not run again."""
     if budget < 1:
         raise UserError(f"budget = {budget}: give at least 1 learning rate.")
-    one = experiments.experiment(name)
+    one = catalogue.load(name)
     tasks = list(
         {task.problem.name if per == "problem" else task.name: task for task in one.tasks_at(scale)[::-1]}.values()
     )
     labels = list(rules or one.rules)
     seed_list = range(FIRST_SEED, FIRST_SEED + (seeds or 1))
     held = {"validation": HELD_OUT, **(overrides or {})}
-    base = [
-        cell for cell in replace(one, tasks={scale: tasks}).cells(scale, seed_list, (staleness,), None, held, labels)
-    ]
+    base = replace(one, tasks={scale: tasks}).cells(scale, seed_list, (staleness,), None, held, labels)
     how: dict[str, Any] = {"engine": engine, "jobs": jobs, "display": display}
     places = {task.name: task for task in tasks}
     rates = rate_grid(budget)
@@ -134,19 +131,20 @@ def _made(one: Experiment, scale: str, cells: list[Cell], out: Path, how: dict[s
 def _best(
     base: Sequence[Cell], tried: Sequence[Mapping[str, Any]], tasks: Mapping[str, Task], rates: Sequence[float]
 ) -> dict[tuple[str, str], tuned.Chosen]:
-    """For each task and rule the settings with the highest accuracy, averaged over seeds; the smaller rate wins a tie."""
+    """For each task and rule the settings with the highest mean accuracy over seeds; the smaller rate wins a tie."""
     best = {}
     for cell in base:
         place = (cell.task, cell.rule)
         if place in best:
             continue
-        scores: dict[tuple, list[float]] = {}
+        scores: dict[tuple[tuple[str, float], ...], list[float]] = {}
         for row in tried:
             if (row["task"], row["rule"]) == place:
                 scores.setdefault(tuple(row["settings"].items()), []).append(row["accuracy"])
         means = {settings: sum(found) / len(found) for settings, found in scores.items()}
         top = max(means.values())
-        settings = dict(min((s for s in means if means[s] == top), key=lambda s: s[0][1]))
+        winners = [values for values in means if means[values] == top]
+        settings = dict(min(winners, key=lambda values: values[0][1]))
         rate = next(iter(settings.values()))
         ends = (_rate(cell) * rates[0], _rate(cell) * rates[-1])
         at_edge = any(abs(rate - end) <= 1e-9 * end for end in ends)

@@ -16,7 +16,7 @@ KEYS = ("task", "problem", "rule", "settings", "accuracy", "at_edge", "diverged"
 
 @dataclass(frozen=True)
 class Chosen:
-    """For one rule on one task: the settings chosen, the accuracy on held-out samples, and if the grid's end was best."""
+    """For one rule on one task: the settings, their accuracy on held-out samples, and if the grid's end was best."""
 
     task: str
     problem: str
