@@ -124,7 +124,8 @@ def measured(name: str, given: list[Given], repetitions: int) -> Cost:
 def machine() -> str:
     """The processor and what computes on it, in words."""
     info = Path("/proc/cpuinfo")
-    models = [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+    lines = info.read_text().splitlines() if info.exists() else []
+    models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     processor = models[0] if models else platform.processor() or platform.machine()
     code = f"compiled kernel, {kernel.instructions()} instructions" if kernel.available() else "torch, no kernel built"
     threads = torch.get_num_threads()
@@ -140,6 +141,8 @@ def main() -> None:
     torch.set_num_threads(chosen.threads)
     gc.disable()
     print(machine())
+    if os.getloadavg()[0] > 0.5:
+        print(f"others are computing here (load {os.getloadavg()[0]:.1f}): these times are not worth quoting")
     print(f"{'rule':18}{'D':>9}{'K':>4}{'rule ms':>10}{'plain ms':>10}{'copy ms':>9}{'times faster':>14}{'copies':>8}")
     bar = None
     for columns, k in SIZES:

@@ -147,7 +147,7 @@ static void *work_in_thread(void *job) {
     return NULL;
 }
 
-/* The OpenMP library that torch has loaded, where there is one: its threads are awake and bound, ours would fight them. */
+/* The OpenMP library that torch has loaded, where there is one: its threads are awake, others would fight them. */
 extern void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned) __attribute__((weak));
 
 static void share(Job *job, long threads) {
