@@ -131,20 +131,20 @@ def special(name: str, dtype: torch.dtype) -> Arrivals:
     return Arrivals(rows, torch.zeros(k), torch.full((k,), 0.3), torch.ones(k), torch.arange(k), torch.zeros_like(rows))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize(
     "name",
     ["one arrival", "equal arrivals", "opposite arrivals", "zero gradients", "huge gradients", "tiny gradients"],
 )
 @every_rule
-def test_special_gradients_leave_everything_finite(case, name, dtype):
+def test_special_gradients_leave_everything_finite(case, name):
     rule = make(case)
-    for server in (ServerState.initial(torch.zeros(LENGTH, dtype=dtype)), started(rule, dtype=dtype)):
-        for _ in range(3):
-            server, step = rule(server, special(name, dtype))
-            assert all(bool(value.isfinite().all()) for value in server.state_dict().values())
-            assert bool(step.weights.isfinite().all())
-            assert not step.skipped
+    for dtype in (torch.float32, torch.float64):
+        for server in (ServerState.initial(torch.zeros(LENGTH, dtype=dtype)), started(rule, dtype=dtype)):
+            for _ in range(3):
+                server, step = rule(server, special(name, dtype))
+                assert all(bool(value.isfinite().all()) for value in server.state_dict().values())
+                assert bool(step.weights.isfinite().all())
+                assert not step.skipped
 
 
 @every_rule

@@ -15,7 +15,7 @@ from kasync import Arrivals, Rule, ServerState, Step, parts, rules
 
 seeds = st.integers(0, 10**6)
 counts = st.integers(1, 12)
-few = settings(max_examples=25, deadline=None)
+few = settings(max_examples=12, deadline=None)
 
 SCALE_FREE = {
     case: make(case)
