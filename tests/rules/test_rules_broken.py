@@ -160,7 +160,7 @@ def test_a_broken_delivery_cannot_pass_for_one_that_agrees():
     rule = rules.wkafl(1.0, momentum=0.1, threshold=0.9)
     past = torch.tensor([10.0, 0.0, 0.0], dtype=torch.float64)
     server = replace(ServerState.initial(torch.zeros(3, dtype=torch.float64)), memory={"momentum": past})
-    rows = torch.tensor([[0.0, 5.0, 0.0], [torch.nan, 0.0, 0.0], [0.0, -5.0, 0.0], [0.0, 0.0, 5.0]]).double()
+    rows = torch.tensor([[0.0, 8.0, 0.0], [torch.nan, 0.0, 0.0], [0.0, -4.0, 7.0], [0.0, -4.0, -7.0]]).double()
     arrivals = Arrivals(rows, torch.zeros(4))
     only_sound_counts(rule, server, arrivals, taken(arrivals, SOUND))
 
