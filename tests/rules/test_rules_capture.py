@@ -103,7 +103,7 @@ def test_a_rule_on_a_gpu_stays_there_and_gives_the_numbers_of_the_cpu(case, opti
         here, _ = rule(here, arrivals)
         there, step = rule(there, on(arrivals, "cuda"))
         assert int(step.dropped) == (number == 5)
-    tolerance = 1e-7 if optimizer is None else 1e-4  # on a GPU Adam counts its steps in float32
+    tolerance = 1e-7 if optimizer is None else 1e-3  # on a GPU Adam corrects its bias in float32
     for name, value in there.state_dict().items():
         assert value.is_cuda, name
         torch.testing.assert_close(value.cpu(), here.state_dict()[name], rtol=tolerance, atol=tolerance / 10)
