@@ -61,8 +61,9 @@ class Usable:
         device, k = params.device, len(arrivals)
 
         def numbers(values: Tensor | Sequence[float] | None) -> Tensor:
-            given = [1.0] * k if values is None else values
-            return torch.as_tensor(given, dtype=torch.float64).to(device, non_blocking=True)
+            if values is None:
+                return torch.ones(k, dtype=torch.float64, device=device)
+            return torch.as_tensor(values, dtype=torch.float64).to(device, non_blocking=True)
 
         rows, right = _matrix(arrivals.gradients, params)
         staleness, sizes = numbers(arrivals.staleness), numbers(arrivals.batch_sizes)

@@ -78,7 +78,7 @@ class CapturedRun(Run):
         told, works = self.inputs.deliveries(start, stop), self.inputs.work(start, stop)
         if self.buffers is None:
             with CAPTURING:
-                self._capture(told, works[0])
+                self._capture_surely(told, works[0])
         assert self.buffers is not None
         width = self.buffers.inputs["work_slots"].shape[1]
         late = [max(0, len(work) - width) for work in works]  # work that does not fit into the graph's width
@@ -92,6 +92,18 @@ class CapturedRun(Run):
                 self.work(work[:extra])
             self.graph.replay()
         return columns(self.buffers.log[: stop - start])
+
+    def _capture_surely(self, told: Deliveries, work: Workload) -> None:
+        """Another thread that waits for the whole device spoils a capture; then it is begun anew."""
+        for last in (False, False, True):
+            try:
+                with self.context():
+                    return self._capture(told, work)
+            except RuntimeError:
+                if last:
+                    raise
+                self.stream.synchronize()
+                self.stream = torch.cuda.Stream()
 
     def _capture(self, told: Deliveries, work: Workload) -> None:
         """Record one step on fixed buffers; nothing is executed."""

@@ -96,20 +96,18 @@ class Run:
             self.store.index_copy_(0, slots, rows)
             self.losses.index_copy_(0, slots, losses)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self, with_store: bool = True) -> dict[str, Tensor]:
         """Everything that changes from step to step: what a checkpoint holds."""
-        return {
-            **{f"server.{n}": t for n, t in self.server.state_dict().items()},
-            "store": self.store,
-            "losses": self.losses,
-        }
+        state = {f"server.{name}": value for name, value in self.server.state_dict().items()}
+        return state | ({"store": self.store, "losses": self.losses} if with_store else {})
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Continue from what `tensors` gave."""
         state = {n.removeprefix("server."): t.to(self.device) for n, t in tensors.items() if n.startswith("server.")}
         self.server = ServerState.from_state_dict(state)
-        self.store.copy_(tensors["store"])
-        self.losses.copy_(tensors["losses"])
+        if "store" in tensors:
+            self.store.copy_(tensors["store"])
+            self.losses.copy_(tensors["losses"])
 
 
 def logged(step: Step) -> Tensor:

@@ -150,7 +150,8 @@ class Simulation:
     def _save(self) -> None:
         assert self.checkpoint is not None
         told = {f"history.{name}": torch.from_numpy(rows[: self.done]) for name, rows in self.history.columns.items()}
-        self.checkpoint.save(self.done, {**self.run.tensors(), **told})
+        finished = self.done == self.timeline.steps  # then nothing waits any more
+        self.checkpoint.save(self.done, {**self.run.tensors(with_store=not finished), **told})
 
     def _resume(self) -> int:
         """Continue from the checkpoint, if there is one; the number of steps it had made."""
