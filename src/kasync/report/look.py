@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from kasync.report.results import Contender
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#767676")
+DARK = ("#3D9BE9", "#FF7F2A", "#1FC79A", "#E79BC5", "#F0B429", "#A5DDFF", "#F5F5F5", "#9A9A9A")  # the same on black
 DASHES = ("solid", "dash", "dot", "dashdot")
 MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "triangle-down", "cross", "star")
 PLACES = ("wkafl", "twafl", "sasgd", "gsgm", "kasync_sgd", "fedbuff", "fresh", "ca2fl")  # always look the same
@@ -18,9 +19,10 @@ PLACES = ("wkafl", "twafl", "sasgd", "gsgm", "kasync_sgd", "fedbuff", "fresh", "
 
 @dataclass(frozen=True)
 class Look:
-    """Colour, dash and marker, in the words of plotly."""
+    """Colour on white and on black, dash and marker, in the words of plotly."""
 
     colour: str
+    dark: str
     dash: str
     marker: str
 
@@ -38,6 +40,7 @@ def look(place: int) -> Look:
     turn = place // len(COLOURS)
     return Look(
         COLOURS[place % len(COLOURS)],
+        DARK[place % len(DARK)],
         DASHES[(place + turn) % len(DASHES)],
         MARKERS[(place + 3 * turn) % len(MARKERS)],
     )

@@ -12,7 +12,7 @@ from kasync.report.intervals import bands
 from kasync.report.results import Line
 from kasync.report.runs import Run
 
-POINTS = 200  # on a curve, at most: more cannot be told apart on a screen
+POINTS = 160  # on a curve, at most: more cannot be told apart on a screen
 AXES = ("step", "time", "updates")
 Reals = NDArray[np.float64]
 
