@@ -1,0 +1,219 @@
+"""Does the server's loop keep its promises in whatever order things happen? A machine that tries many orders."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import hypothesis.strategies as st
+import torch
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from kasync import rules
+from kasync.live.deliveries import Delivery, Failure, Garbage
+from kasync.live.journal import Journal
+from kasync.live.loop import Federation, Order
+from kasync.live.terms import Terms
+from kasync.timelines.invariants import broken
+
+NODES = st.integers(0, 6)
+NAN = float("nan")
+USELESS = [
+    Delivery(torch.tensor([NAN, 0.0])),
+    Delivery(torch.tensor([float("inf"), 0.0])),
+    Delivery(torch.zeros(3)),
+    Delivery(torch.zeros(2, dtype=torch.int64)),
+    Delivery(torch.full((2,), 1e9)),
+    Delivery(torch.zeros(2), examples=0.0),
+    Delivery(torch.zeros(2), loss=NAN),
+    Garbage("nonsense"),
+]
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Clients join, leave, deliver, repeat themselves, answer late, send garbage or nothing."""
+
+    journalled = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.here: set[int] = set()
+        self.out: list[Order] = []  # work that is out, as the clients see it
+        self.answered: list[Order] = []
+        self.stamps = 0  # every honest delivery carries a number of its own
+        self.accepted: list[int] = []
+        self.used: list[int] = []
+        self.folder = tempfile.TemporaryDirectory()
+
+    @initialize(k=st.integers(1, 4), shortage=st.sampled_from(["adapt", "wait"]), least=st.none() | st.integers(1, 3))
+    def begin(self, k: int, shortage: str, least: int | None) -> None:
+        self.terms = Terms(
+            k=k,
+            shortage=shortage,
+            least=least,
+            brings="gradients",
+            timeout=10.0,
+            rest=1.0,
+            longest_rest=4.0,
+            offences=2,
+            max_norm=1e8,
+        )
+        self.federation = self.founded()
+
+    def founded(self) -> Federation:
+        journal = Journal(Path(self.folder.name) / "state", {"run": "test"}) if self.journalled else None
+        return Federation(rules.kasync_sgd(1.0), torch.zeros(2), self.terms, journal, now=self.now)
+
+    @rule(node=NODES)
+    def join(self, node: int) -> None:
+        self.here.add(node)
+        self.federation.present(self.here, self.now)
+
+    @rule(node=NODES)
+    def leave(self, node: int) -> None:
+        self.here.discard(node)
+        self.federation.present(self.here, self.now)
+
+    @rule()
+    def dispatch(self) -> None:
+        orders = self.federation.dispatch(self.now)
+        self.out += orders
+        for order in orders:
+            assert order.version == self.federation.version
+            assert order.node in self.here
+        assert len({order.node for order in orders}) == len(orders)
+
+    @rule(seconds=st.floats(0.1, 6.0))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        overdue = {order.ticket for order in self.federation.expire(self.now)}
+        for order in self.out:
+            assert (order.ticket in overdue) <= (order.deadline <= self.now)
+
+    def answer(self, order: Order) -> str:
+        self.stamps += 1
+        brought = Delivery(torch.tensor([float(self.stamps), 1.0]), loss=1.0, examples=2.0)
+        ended = self.federation.collect(order.ticket, order.node, brought, self.now)
+        if ended == "accepted":
+            self.accepted.append(self.stamps)
+        return ended
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data())
+    def deliver(self, data) -> None:
+        order = self.out.pop(data.draw(st.integers(0, len(self.out) - 1)))
+        late = order.ticket not in self.federation.orders
+        assert self.answer(order) == ("late" if late else "accepted")
+        self.answered.append(order)
+
+    @precondition(lambda self: self.answered)
+    @rule(data=st.data())
+    def answer_again(self, data) -> None:
+        order = data.draw(st.sampled_from(self.answered))
+        assert self.answer(order) in ("duplicate", "late")
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data(), brought=st.sampled_from(USELESS))
+    def send_garbage(self, data, brought) -> None:
+        order = self.out.pop(data.draw(st.integers(0, len(self.out) - 1)))
+        ended = self.federation.collect(order.ticket, order.node, brought, self.now)
+        assert ended in ("refused", "late")
+        self.answered.append(order)
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data())
+    def fail(self, data) -> None:
+        order = self.out.pop(data.draw(st.integers(0, len(self.out) - 1)))
+        ended = self.federation.collect(order.ticket, order.node, Failure("crashed"), self.now)
+        assert ended in ("failed", "late")
+        self.answered.append(order)
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data())
+    def answer_for_somebody_else(self, data) -> None:
+        order = data.draw(st.sampled_from(self.out))
+        brought = Delivery(torch.ones(2))
+        assert self.federation.collect(order.ticket, order.node + 100, brought, self.now) in ("unknown", "late")
+
+    @rule(ticket=st.integers(10_000, 20_000) | st.integers(-5, -1) | st.sampled_from(["x", None, 1.5]))
+    def answer_what_nobody_asked(self, ticket) -> None:
+        assert self.federation.collect(ticket, 0, Delivery(torch.ones(2)), self.now) == "unknown"
+
+    @rule()
+    def step(self) -> None:
+        before = self.federation.server.params
+        k, waiting = self.federation.k, len(self.federation.waiting)
+        update = self.federation.step(self.now)
+        assert (update is not None) == (waiting >= k)
+        if update is not None:
+            self.note(update, before)
+
+    def note(self, update, before) -> None:
+        rows = torch.stack([each.row for each in update.used])
+        assert len(rows) == self.terms.k or self.terms.shortage == "adapt"
+        assert all(stale >= 0 for stale in update.staleness)
+        assert len({each.client for each in update.used}) == len(update.used)
+        self.used += [int(row[0]) for row in rows]
+        torch.testing.assert_close(self.federation.server.params, before - rows.mean(0), rtol=1e-5, atol=1e-4)
+
+    @invariant()
+    def every_accepted_delivery_is_used_once_or_waits(self) -> None:
+        if not hasattr(self, "federation"):
+            return
+        waiting = [int(each.row[0]) for each in self.federation.waiting]
+        assert sorted(self.used + waiting) == self.accepted
+        tally = self.federation.tally
+        assert tally.get("accepted", 0) == len(self.accepted)
+        assert tally.get("used", 0) == len(self.used)
+
+    @invariant()
+    def a_version_is_kept_only_while_somebody_works_on_it(self) -> None:
+        if not hasattr(self, "federation"):
+            return
+        federation = self.federation
+        worked_on = {order.version for order in federation.orders.values()}
+        assert set(federation.versions) == set(federation.holders) == worked_on
+        tickets = {client.ticket for client in federation.roster if client.ticket is not None}
+        assert tickets == set(federation.orders) == set().union(*federation.holders.values())
+
+    def teardown(self) -> None:
+        """Whatever happened, k honest clients bring the run on."""
+        if hasattr(self, "federation"):
+            fresh = list(range(50, 50 + max(self.terms.k, self.terms.least or 0)))
+            self.federation.present(fresh, self.now)
+            self.now += 20.0
+            self.federation.expire(self.now)
+            orders = [order for order in self.federation.dispatch(self.now) if order.node in fresh]
+            assert len(orders) == len(fresh)
+            for order in orders:
+                assert self.answer(order) == "accepted"
+            before = self.federation.server.params
+            update = self.federation.step(self.now)
+            assert update is not None
+            self.note(update, before)
+            timeline = self.federation.diary.timeline(len(self.federation.roster), "test")
+            assert broken(timeline) == ""
+        self.folder.cleanup()
+
+
+class AnyOrderWithDeaths(AnyOrder):
+    """The same, and the server is killed now and then."""
+
+    journalled = True
+
+    @rule()
+    def die_and_resume(self) -> None:
+        version, params = self.federation.version, self.federation.server.params
+        self.federation = self.founded()
+        assert self.federation.version == version
+        assert torch.equal(self.federation.server.params, params)
+        self.out, self.answered = [], []
+        self.federation.present(self.here, self.now)
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestAnyOrderWithDeaths = AnyOrderWithDeaths.TestCase
+TestAnyOrderWithDeaths.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
