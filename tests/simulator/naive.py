@@ -87,7 +87,7 @@ def every_step(model, data, rule, timeline, work, *, seed=0, staleness="true", l
     for step in range(timeline.steps):
         for client in taken[step]:
             if own[client] is not server_model:
-                own[client] = deepcopy(server_model)
+                own[client].load_state_dict(server_model.state_dict())
         rows, losses, starts, sizes = [], [], [], []
         for client in timeline.clients[step].tolist():
             if staleness == "none":
@@ -95,7 +95,7 @@ def every_step(model, data, rule, timeline, work, *, seed=0, staleness="true", l
             starts.append(flat(own[client]))
             samples, weights = batches.draw(np.array([client]), np.array([visits[client]]))
             drawn = [row[share > 0] for row, share in zip(samples[0], weights[0], strict=True)]
-            row, value = bring(deepcopy(own[client]), data, drawn, work, formula)
+            row, value = bring(own[client], data, drawn, work, formula)
             rows.append(row)
             losses.append(value)
             sizes.append(float(len(drawn[0])))
@@ -132,7 +132,7 @@ def models_taken(timeline) -> dict[int, list[int]]:
 
 
 def bring(model: nn.Module, data: FederatedData, drawn, work, formula) -> tuple[Tensor, float]:
-    """[D] what one client brings: a gradient, or its start minus its model after some local steps; and the mean loss."""
+    """[D] what one client brings: a gradient, or its start minus its model after local steps; and the mean loss."""
     batches = [
         (
             scaled(torch.from_numpy(data.train.inputs[chosen]), data.scale),
@@ -142,7 +142,7 @@ def bring(model: nn.Module, data: FederatedData, drawn, work, formula) -> tuple[
     ]
     if not isinstance(work, LocalSGD):
         return gradient_of(model, *batches[0], formula)
-    start, losses = flat(model), []
+    start, losses, model = flat(model), [], deepcopy(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=work.lr)
     for inputs, labels in batches:
         optimizer.zero_grad()

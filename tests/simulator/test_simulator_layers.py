@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from kasync import models
-from kasync.simulator.layers import Chain
+from kasync.simulator.layers import Chain, Convolution
 
 
 def span(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
@@ -68,7 +68,7 @@ def per_sample(outputs, labels):
     return functional.cross_entropy(outputs, labels, reduction="none")
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(chain=chains(), n=st.integers(1, 4), m=st.integers(1, 3), seed=st.integers(0, 1000), data=st.data())
 def test_a_chain_gives_every_client_the_gradient_that_autograd_gives(chain, n, m, seed, data):
     model, shape = chain
@@ -111,3 +111,19 @@ def test_every_network_of_the_paper_is_a_chain_and_gives_what_autograd_gives(mod
         loss = functional.cross_entropy(model(x[chosen]), labels[chosen])
         expected = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(model.parameters()))])
         torch.testing.assert_close(out[client], expected, atol=1e-6, rtol=1e-4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(chain=chains(), n=st.integers(1, 3), m=st.integers(1, 3))
+def test_the_way_a_gpu_takes_through_a_convolution_gives_the_same_on_a_cpu(chain, n, m):
+    model, shape = chain
+    params, x = flat(model), torch.randn(n * m, *shape, dtype=torch.float64)
+    for layer in Chain.of(model).layers:
+        y, _ = layer.forward(params, x)
+        if isinstance(layer, Convolution):
+            grad = torch.randn_like(y)
+            ways = [torch.zeros(n, len(params), dtype=torch.float64) for _ in range(2)]
+            layer._one_by_one(grad, x, ways[0])
+            layer._unfolded(grad, x, ways[1])
+            torch.testing.assert_close(*ways)
+        x = y

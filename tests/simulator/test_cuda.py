@@ -1,0 +1,168 @@
+"""Does a GPU give the numbers that the CPU gives? Run with pytest, or without it as a plain script."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from small_worlds import CLIENTS, SETTINGS, Residual, make_rule, mlp, pictures, same_records, vectors
+
+from kasync import Gradient, LocalSGD, models, server_gradient, simulate, timelines
+from kasync.timelines import durations
+
+try:
+    import pytest
+except ImportError:
+    pytest = None
+
+STEPS = 50
+BOUND = 1e-4
+TIMELINE = timelines.uniform(CLIENTS, 3, STEPS, seed=7)
+CLOCKS = {
+    "async": timelines.clock(CLIENTS, 3, STEPS, durations.exponential(1.0), 5),
+    "sync": timelines.clock(CLIENTS, 3, STEPS, durations.exponential(1.0), 5, "sync"),
+    "rounds": timelines.once_per_round(CLIENTS, 3, STEPS, 5),
+}
+
+
+def run(device, name, timeline=TIMELINE, model=None, data=None, work=None, **options):
+    """The records and the simulation of one rule on one device."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    model, data = model or mlp(), data or vectors()
+    rule = make_rule(name, model, data, lambda *given: server_gradient(*given, device=device))
+    simulation = simulate(model, data, rule, timeline, work or Gradient(4), device=device, **options)
+    return list(simulation), simulation
+
+
+def agree(name, bound=BOUND, make=None, **options):
+    """CPU and GPU end at the same parameters."""
+    ends = []
+    for device in ("cpu", "cuda"):
+        model = make() if make else mlp()
+        records, simulation = run(device, name, model=model, **options)
+        assert len(records) == simulation.timeline.steps
+        ends.append((records, simulation.params.cpu()))
+    (told, cpu), (retold, gpu) = ends
+    difference = float((cpu - gpu).abs().max())
+    assert difference < bound, f"{name}: CPU and GPU differ by {difference:.2g}"
+    assert max(abs(a.loss - b.loss) for a, b in zip(told, retold, strict=True)) < 10 * bound
+    assert [a.dropped for a in told] == [b.dropped for b in retold]
+    return difference
+
+
+def holds_of(name):
+    return ["versions"] if name == "fedasync" else ["gradients", "versions"]
+
+
+def every_rule(name):
+    for hold in holds_of(name):
+        agree(name, hold=hold)
+
+
+def every_timeline(kind):
+    for name in ("wkafl", "ca2fl"):
+        for hold in ("gradients", "versions"):
+            agree(name, timeline=CLOCKS[kind], hold=hold)
+
+
+def every_semantics(staleness):
+    for hold in ("gradients", "versions"):
+        agree("wkafl", staleness=staleness, hold=hold)
+
+
+def local_steps():
+    for name in ("kasync_sgd", "fedasync"):
+        for hold in holds_of(name):
+            agree(name, work=LocalSGD(3, 0.05, 4), hold=hold)
+
+
+def lenet():
+    for hold in ("gradients", "versions"):
+        agree(
+            "wkafl",
+            make=models.lenet,
+            data=pictures(),
+            timeline=timelines.uniform(6, 2, STEPS, seed=2),
+            work=Gradient(3),
+            hold=hold,
+        )
+
+
+def any_model():
+    for hold in ("gradients", "versions"):
+        agree("kasync_sgd", make=Residual, hold=hold)
+        agree("kasync_sgd", make=Residual, hold=hold, work=LocalSGD(2, 0.05, 4))
+
+
+def evaluations_change_nothing():
+    ends = [run("cuda", "wkafl", evaluate_every=every)[1].params.cpu() for every in (1, 7, 50)]
+    assert all(torch.equal(end, ends[0]) for end in ends), "evaluate_every changes the numbers"
+
+
+def the_same_twice():
+    runs = [run("cuda", "wkafl") for _ in range(2)]
+    assert torch.equal(runs[0][1].params, runs[1][1].params)
+    assert same_records(runs[0][0], runs[1][0])
+
+
+def resumed(name):
+    """A run that is given up after 23 steps and begun again equals the uninterrupted one, bit for bit."""
+    whole, expected = run("cuda", name, evaluate_every=5)
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"device": "cuda", "evaluate_every": 5, "checkpoint": Path(folder) / "run", "checkpoint_every": 0.0}
+        rule = make_rule(name, mlp(), vectors(), lambda *given: server_gradient(*given, device="cuda"))
+        for record in simulate(mlp(), vectors(), rule, TIMELINE, Gradient(4), **options):
+            if record.step == 23:
+                break
+        again = simulate(mlp(), vectors(), rule, TIMELINE, Gradient(4), **options)
+        assert same_records(list(again), whole)
+        assert torch.equal(again.params, expected.params)
+
+
+def the_model_stays_where_it_was():
+    model = mlp()
+    before = torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+    run("cuda", "kasync_sgd", model=model)
+    after = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+    assert after.device.type == "cpu", "the model that was given has moved to the GPU"
+    assert torch.equal(after, before)
+
+
+CHECKS = {
+    **{f"rule {name}": (every_rule, name) for name in SETTINGS},
+    **{f"timeline {kind}": (every_timeline, kind) for kind in CLOCKS},
+    **{f"staleness {kind}": (every_semantics, kind) for kind in ("published-code", "none")},
+    **{f"resumed {name}": (resumed, name) for name in ("wkafl", "ca2fl", "fadas", "fedasync", "gsgm", "zeno")},
+    "local steps": (local_steps,),
+    "lenet": (lenet,),
+    "any model": (any_model,),
+    "evaluations change nothing": (evaluations_change_nothing,),
+    "the same twice": (the_same_twice,),
+    "the model stays where it was": (the_model_stays_where_it_was,),
+}
+
+if pytest is not None:
+
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+    @pytest.mark.parametrize("check", CHECKS)
+    def test_a_gpu_gives_what_the_cpu_gives(check):
+        function, *given = CHECKS[check]
+        function(*given)
+
+
+if __name__ == "__main__":
+    failed = 0
+    for title, (function, *given) in CHECKS.items():
+        try:
+            function(*given)
+            print(f"ok      {title}", flush=True)
+        except Exception as problem:
+            failed += 1
+            print(f"FAILED  {title}: {type(problem).__name__}: {problem}", flush=True)
+    print(f"{len(CHECKS) - failed} of {len(CHECKS)} agree")
+    sys.exit(failed > 0)

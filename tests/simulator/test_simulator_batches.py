@@ -1,0 +1,91 @@
+"""Does a client draw only its own samples, each at most once in a batch, and the same whoever else draws?"""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kasync import Gradient, LocalSGD
+from kasync.data.federated import from_arrays
+from kasync.simulator.batches import Batches
+
+
+def held_by(sizes):
+    """Data in which client c holds sizes[c] samples, scattered."""
+    total = max(sum(sizes), 1)
+    order = np.random.default_rng(len(sizes)).permutation(total)
+    bounds = np.cumsum([0, *sizes])
+    parts = [order[a:b] for a, b in pairwise(bounds)]
+    inputs = np.zeros((total, 1), np.float32)
+    return from_arrays(inputs, np.zeros(total, int), inputs[:1], np.zeros(1, int), parts)
+
+
+works = st.one_of(
+    st.builds(Gradient, st.integers(1, 9)),
+    st.builds(LocalSGD, st.integers(1, 3), st.just(0.1), st.integers(1, 9)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 15), min_size=1, max_size=8), work=works, seed=st.integers(0, 2**63), data=st.data()
+)
+def test_every_batch_holds_different_samples_of_the_client_with_equal_weights(sizes, work, seed, data):
+    world = held_by(sizes)
+    n = data.draw(st.integers(1, 10))
+    clients = np.array([data.draw(st.integers(0, len(sizes) - 1)) for _ in range(n)], dtype=np.int32)
+    visits = np.array([data.draw(st.integers(0, 10**6)) for _ in range(n)], dtype=np.int32)
+    batches = Batches.of(world, work, seed)
+    samples, weights = batches.draw(clients, visits)
+    assert samples.shape == weights.shape == (n, work.batches, work.batch_size)
+    assert samples.dtype == np.int64
+    assert weights.dtype == np.float32
+    for client, its_samples, its_weights in zip(clients, samples, weights, strict=True):
+        count = min(sizes[client], work.batch_size)
+        for drawn, share in zip(its_samples, its_weights, strict=True):
+            used = drawn[share > 0]
+            assert len(used) == count == len(set(used.tolist()))
+            assert set(drawn.tolist()) <= set(world.of(client).tolist()), "padding, too, is the client's own"
+            np.testing.assert_allclose(share[share > 0], 1 / count, rtol=1e-6)
+            if sizes[client] <= work.batch_size:
+                assert set(used.tolist()) == set(world.of(client).tolist())
+    order = data.draw(st.permutations(range(n)))
+    again, shares = batches.draw(clients[order], visits[order])
+    np.testing.assert_array_equal(again, samples[order])
+    np.testing.assert_array_equal(shares, weights[order])
+    alone, _ = batches.draw(clients[:1], visits[:1])
+    np.testing.assert_array_equal(alone, samples[:1])
+
+
+@pytest.mark.parametrize("size", [7, 8, 20])
+def test_every_sample_and_every_pair_is_about_equally_likely(size):
+    visits = np.arange(20_000)
+    samples, _ = Batches.of(held_by([3, size]), Gradient(5), 0).draw(np.ones_like(visits), visits)
+    own = held_by([3, size]).of(1)
+    place = np.searchsorted(np.sort(own), samples[:, 0])  # [visits, 5] as 0 .. size - 1
+    counts = np.bincount(place.ravel(), minlength=size)
+    expected = len(visits) * 5 / size
+    assert ((counts - expected) ** 2 / expected).sum() < size + 6 * np.sqrt(2 * size)
+    first = np.bincount(place[:, 0] * size + place[:, 4], minlength=size**2).reshape(size, size)
+    pairs = len(visits) / (size * (size - 1))
+    chi = ((first - pairs) ** 2 / pairs)[~np.eye(size, dtype=bool)].sum()
+    assert chi < size**2 + 6 * np.sqrt(2 * size**2)
+    assert first.trace() == 0
+
+
+def test_seeds_visits_and_batches_of_one_visit_draw_differently():
+    world, one = held_by([1000]), np.zeros(1, int)
+    draws = [
+        Batches.of(world, LocalSGD(2, 0.1, 5), seed).draw(one, one + visit)[0] for seed in (0, 1) for visit in (0, 1)
+    ]
+    seen = {tuple(batch) for draw in draws for batch in draw[0].tolist()}
+    assert len(seen) == 8
+
+
+def test_a_longer_piece_of_work_begins_with_the_batches_of_a_shorter_one():
+    world, three = held_by([50, 60]), np.array([0, 1])
+    short, _ = Batches.of(world, LocalSGD(2, 0.1, 5), 3).draw(three, three)
+    long, _ = Batches.of(world, LocalSGD(4, 0.1, 5), 3).draw(three, three)
+    np.testing.assert_array_equal(long[:, :2], short)

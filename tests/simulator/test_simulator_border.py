@@ -1,0 +1,118 @@
+"""Is what cannot work refused on the call, before any work, in one sentence that names it?"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from known_faults import fault
+from small_worlds import CLASSES, CLIENTS, FEATURES, mlp, vectors
+from torch import nn
+
+from kasync import Gradient, LocalSGD, models, rules, simulate, timelines
+from kasync.data.federated import from_arrays
+from kasync.timelines import Timeline
+
+DATA = vectors()
+TIMELINE = timelines.uniform(CLIENTS, 3, 10, seed=1)
+
+
+def hollow():
+    """Data in which client 3 has no sample."""
+    sizes = DATA.sizes.copy()
+    kept = np.ones(len(DATA.indices), bool)
+    kept[DATA.offsets[3] : DATA.offsets[4]] = False
+    sizes[3] = 0
+    return replace(DATA, indices=DATA.indices[kept], offsets=np.concatenate([[0], np.cumsum(sizes)]))
+
+
+def untested():
+    """Data without a test set."""
+    x, y = DATA.train.inputs, DATA.train.labels
+    return from_arrays(x, y, x[:0], y[:0], [np.arange(3)] * CLIENTS, classes=CLASSES)
+
+
+def recorded(clients, versions, population=CLIENTS):
+    return Timeline(np.array(clients), np.array(versions), np.arange(1.0, len(clients) + 1), population)
+
+
+REFUSED = {  # what is changed, what the sentence must contain, and the known fault where it is not refused yet
+    "too few clients in the data": ({"timeline": timelines.uniform(CLIENTS + 1, 3, 10)}, "13 clients.*12"),
+    "a client without samples": ({"data": hollow()}, "no sample"),
+    "an unknown hold": ({"hold": "gradient"}, "did you mean 'gradients'"),
+    "an unknown staleness": ({"staleness": "published_code"}, "did you mean 'published-code'"),
+    "evaluate_every of 0": ({"evaluate_every": 0}, "evaluate_every = 0"),
+    "half an evaluate_every": ({"evaluate_every": 2.5}, "evaluate_every = 2.5"),
+    "a GPU that is not there": ({"device": "cuda"}, "no CUDA GPU"),
+    "batch norm": ({"model": nn.Sequential(nn.Linear(FEATURES, 4), nn.BatchNorm1d(4))}, "BatchNorm1d.*GroupNorm"),
+    "a model without parameters": ({"model": nn.Flatten()}, "no parameters", "border"),
+    "gradients held for fedasync": ({"rule": rules.fedasync(0.5), "hold": "gradients"}, "hold='versions'"),
+    "a device that does not exist": ({"device": "gpu"}, "gpu", "border"),
+    "a rule by its name": ({"rule": "wkafl"}, "rule", "border"),
+    "a rule that was not called": ({"rule": rules.wkafl}, "rule", "border"),
+    "work that is a number": ({"work": 8}, "work", "border"),
+    "a loss that is averaged already": ({"loss": nn.CrossEntropyLoss()}, "loss.*none", "averaged loss"),
+    "a seed that is a word": ({"seed": "zero"}, "seed", "border"),
+    "a negative checkpoint_every": ({"checkpoint_every": -1.0}, "checkpoint_every", "border"),
+    "a model with too few outputs": ({"model": models.mlp(FEATURES, (8,), CLASSES - 1)}, str(CLASSES), "border"),
+    "a model for other inputs": ({"model": models.mlp(FEATURES + 1, (8,), CLASSES)}, "model", "border"),
+    "a rule for fewer clients": ({"rule": rules.ca2fl(0.1, clients=CLIENTS - 1)}, "11", "border"),
+    "data without a test set": ({"data": untested()}, "test", "border"),
+    "a recorded timeline with overlapping work": (
+        {"timeline": recorded([[0], [0]], [[0], [0]])},
+        "timeline",
+        "recorded timelines",
+    ),
+    "a recorded timeline from the future": (
+        {"timeline": recorded([[0], [1]], [[1], [1]])},
+        "timeline",
+        "recorded timelines",
+    ),
+    "a recorded timeline with a client twice": (
+        {"timeline": recorded([[0, 0]], [[0, 0]])},
+        "timeline",
+        "recorded timelines",
+    ),
+    "a recorded timeline with unknown clients": (
+        {"timeline": recorded([[0], [12]], [[0], [0]])},
+        "timeline",
+        "recorded timelines",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[fault(*known)] if known else []) for case, (_, _, *known) in REFUSED.items()]
+)
+def test_what_cannot_work_is_refused_on_the_call_in_one_sentence(case):
+    changed, words, *_ = REFUSED[case]
+    given = {"model": mlp(), "data": DATA, "rule": rules.kasync_sgd(0.1), "timeline": TIMELINE, "work": Gradient(4)}
+    with pytest.raises(ValueError, match=f"(?s){words}") as problem:
+        simulate(**given | changed)
+    assert "\n" not in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Gradient(0), "batch_size = 0"),
+        (lambda: Gradient(2.5), "batch_size = 2.5"),
+        (lambda: LocalSGD(0, 0.1, 4), "steps = 0"),
+        (lambda: LocalSGD(1, 0.0, 4), "lr = 0"),
+        (lambda: LocalSGD(1, float("nan"), 4), "lr = nan"),
+        (lambda: LocalSGD(1, float("inf"), 4), "lr = inf"),
+        (lambda: LocalSGD(1, 0.1, -1), "batch_size = -1"),
+        (lambda: timelines.uniform(3, 4, 5), "k is 4.*only 3 clients"),
+        (lambda: timelines.uniform(3, 0, 5), "k is 0"),
+        (lambda: rules.build("wkaf", lr=0.1), "did you mean 'wkafl'"),
+        (lambda: rules.build("wkafl", lr=0.1, sharpnes=3), "did you mean 'sharpness'"),
+    ],
+)
+def test_impossible_settings_are_refused_where_they_are_given(make, words):
+    with pytest.raises(ValueError, match=words) as problem:
+        make()
+    assert "\n" not in str(problem.value)
+
+
+def test_clients_without_samples_are_no_matter_when_they_never_deliver():
+    present = recorded([[0, 1], [2, 4]], [[0, 0], [0, 0]])
+    assert len(list(simulate(mlp(), hollow(), rules.kasync_sgd(0.1), present, Gradient(4)))) == 2

@@ -1,0 +1,158 @@
+"""Is the memory of a run known before it starts, and is what does not fit refused with the numbers?"""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from known_faults import fault
+from small_worlds import CLIENTS, finished, mlp, vectors
+
+from kasync import Gradient, rules, simulate, timelines
+from kasync.errors import UserError
+from kasync.simulator.memory import choose, size
+from kasync.simulator.plan import STALENESS, Plan
+from kasync.timelines import Dropouts, durations
+
+TIMELINE = timelines.uniform(200, 10, 100, seed=4)
+LENGTH = 10_000
+AVAILABLE = "kasync.simulator.memory.available"
+
+
+@st.composite
+def any_timeline(draw):
+    clients = draw(st.integers(1, 15))
+    k, steps, seed = draw(st.integers(1, clients)), draw(st.integers(1, 30)), draw(st.integers(0, 99))
+    kind = draw(st.sampled_from(["uniform", "rounds", "async", "sync", "gone"]))
+    if kind == "uniform":
+        return timelines.uniform(clients, k, steps, seed)
+    if kind == "rounds":
+        return timelines.once_per_round(clients, k, steps, seed)
+    options = {"dropouts": Dropouts(0.1, durations.constant(2.0)), "lost": 0.2} if kind == "gone" else {}
+    mode = "sync" if kind == "sync" else "async"
+    return timelines.clock(clients, k, steps, durations.exponential(1.0), seed, mode, **options)
+
+
+def kept_versions(plan):
+    """At each step, the versions on which something is computed at this step or later, and which exist."""
+    steps = plan.timeline.steps
+    needed = [set(plan.computed_on[step].tolist()) for step in range(steps)]
+    return [{version for later in needed[step:] for version in later if version <= step} for step in range(steps)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(timeline=any_timeline(), semantics=st.sampled_from(sorted(STALENESS)))
+def test_rows_and_versions_are_what_a_plain_count_says(timeline, semantics):
+    plan = Plan(timeline, semantics)
+    kept = kept_versions(plan)
+    assert plan.rows == len(set(timeline.clients.ravel().tolist()))
+    assert plan.versions == max(len(versions) for versions in kept)
+    places = plan.version_slots
+    for step, versions in enumerate(kept):
+        used = [places[version] for version in versions]
+        assert min(used) >= 0
+        assert len(set(used)) == len(used), f"two versions share a place at step {step}"
+
+
+@settings(max_examples=40, deadline=None)
+@given(timeline=any_timeline(), semantics=st.sampled_from(sorted(STALENESS)))
+def test_every_delivery_is_computed_once_on_a_model_that_exists(timeline, semantics):
+    plan = Plan(timeline, semantics)
+    assert sorted(plan.order.tolist()) == list(range(timeline.steps * timeline.k))
+    done = 0
+    for version in range(timeline.steps):
+        clients, visits = plan.work_on(version)
+        done += len(clients)
+        expected = [
+            (int(c), int(v))
+            for step in range(timeline.steps)
+            for c, v, on in zip(timeline.clients[step], timeline.visits[step], plan.computed_on[step], strict=True)
+            if on == version
+        ]
+        assert sorted(zip(clients.tolist(), visits.tolist(), strict=True)) == sorted(expected)
+    assert done == timeline.steps * timeline.k
+
+
+def needed(kind, rule=None):
+    return choose(Plan(TIMELINE), rule or rules.kasync_sgd(0.1), vectors(), LENGTH, kind, "cpu").total
+
+
+def test_gradients_are_taken_when_they_fit_and_versions_when_only_these_do(monkeypatch):
+    gradients, versions = needed("gradients"), needed("versions")
+    assert versions < gradients
+    plan, rule = Plan(TIMELINE), rules.kasync_sgd(0.1)
+    monkeypatch.setattr(AVAILABLE, lambda device: 2 * gradients)
+    assert choose(plan, rule, vectors(), LENGTH, "auto", "cpu").hold == "gradients"
+    monkeypatch.setattr(AVAILABLE, lambda device: (gradients + versions) // 2)
+    assert choose(plan, rule, vectors(), LENGTH, "auto", "cpu").hold == "versions"
+
+
+@pytest.mark.parametrize("hold", ["auto", "gradients", "versions"])
+def test_what_does_not_fit_is_refused_with_the_numbers_and_a_remedy(hold, monkeypatch):
+    least = 2**20
+    monkeypatch.setattr(AVAILABLE, lambda device: least)
+    with pytest.raises(UserError, match="does not fit on cpu") as problem:
+        choose(Plan(TIMELINE), rules.kasync_sgd(0.1), vectors(), LENGTH, hold, "cpu")
+    text = str(problem.value)
+    assert size(least) in text
+    assert "\n" not in text
+    assert "smaller model" in text
+    rows = {"gradients": Plan(TIMELINE).rows + 1, "versions": Plan(TIMELINE).versions + 1}
+    for kind in rows if hold == "auto" else [hold]:
+        assert size(4 * LENGTH * rows[kind]) in text
+
+
+def test_a_run_that_does_not_fit_is_refused_on_the_call(monkeypatch):
+    monkeypatch.setattr(AVAILABLE, lambda device: 1000)
+    with pytest.raises(UserError, match="does not fit"):
+        simulate(mlp(), vectors(), rules.kasync_sgd(0.1), timelines.uniform(CLIENTS, 3, 5), Gradient(4))
+
+
+def test_a_rule_that_reads_the_models_clients_started_from_keeps_versions():
+    assert choose(Plan(TIMELINE), rules.fedasync(0.5), vectors(), LENGTH, "auto", "cpu").hold == "versions"
+    with pytest.raises(UserError, match="fedasync needs: use hold='versions'"):
+        choose(Plan(TIMELINE), rules.fedasync(0.5), vectors(), LENGTH, "gradients", "cpu")
+
+
+def test_tables_of_a_rule_are_counted():
+    assert needed("gradients", rules.ca2fl(0.1, clients=200)) - needed("gradients") == 201 * 4 * LENGTH
+
+
+def test_a_word_that_is_no_way_to_hold_is_refused_with_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'versions'"):
+        needed("version")
+
+
+def test_the_run_holds_what_was_foretold():
+    for hold in ("gradients", "versions"):
+        _, simulation = finished(mlp(), vectors(), rules.kasync_sgd(0.1), timelines.uniform(CLIENTS, 3, 20), hold=hold)
+        held = simulation.run.store
+        assert held.numel() * held.element_size() == simulation.memory.held
+        assert simulation.memory.hold == hold
+
+
+@fault("first step's memory")
+def test_the_first_step_s_work_is_part_of_what_is_foretold():
+    """All clients begin on version 0, so with gradients early their rows are computed at once, before any is stored."""
+    many = timelines.uniform(600, 1, 2000, seed=0)
+    first = len(Plan(many).work_on(0)[0])
+    memory = choose(Plan(many), rules.kasync_sgd(0.1), vectors(), LENGTH, "gradients", "cpu")
+    assert first > 500
+    assert memory.working >= 4 * LENGTH * min(first, biggest_block())
+
+
+def biggest_block() -> int:
+    """How many clients `Run.work` computes at once."""
+    import inspect
+
+    from kasync.simulator.run import Run
+
+    return inspect.signature(Run.work).parameters["block"].default
+
+
+def test_memory_is_printed_in_words_a_person_reads():
+    told = choose(Plan(TIMELINE), rules.kasync_sgd(0.1), vectors(), LENGTH, "gradients", "cpu")
+    assert "waiting gradients" in str(told)
+    assert "model versions" in str(replace(told, hold="versions"))
+    assert size(3 * 2**30) == "3.00 GiB"
+    assert size(2**20) == "1.0 MiB"
