@@ -99,8 +99,9 @@ class Experiment:
     ) -> list[Cell]:
         """Every run, resolved and checked; seed by seed, so that an unfinished grid has whole rows."""
         cells: list[Cell] = []
+        tasks = self.tasks_at(scale)
         for seed in range(self.seeds[scale]) if seeds is None else seeds:
-            for task in self.tasks_at(scale):
+            for task in tasks:
                 for label in rules or self.rules:
                     for semantics in staleness:
                         cell = self._cell(task, label, semantics, seed, tuned, overrides or {})

@@ -144,7 +144,8 @@ def _best(
         means = {settings: sum(found) / len(found) for settings, found in scores.items()}
         top = max(means.values())
         winners = [values for values in means if means[values] == top]
-        settings = dict(min(winners, key=lambda values: values[0][1]))
+        smallest = min(winners, key=lambda values: values[0][1])
+        settings = dict(smallest)
         rate = next(iter(settings.values()))
         ends = (_rate(cell) * rates[0], _rate(cell) * rates[-1])
         at_edge = any(abs(rate - end) <= 1e-9 * end for end in ends)

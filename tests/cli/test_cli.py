@@ -1,0 +1,247 @@
+"""What does a person at a command line meet? Answers, sentences for mistakes, exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from kasync import timelines
+from kasync.cli import main
+
+pytest.importorskip("typer")
+SMALL = ["--dataset", "synthetic", "--clients", "20", "-k", "4", "--partition", "iid", "--steps", "30", "--lr", "0.05"]
+
+
+def kasync(*words, cwd=None, **environment):
+    """The program as a person calls it, in a pipe."""
+    program = [sys.executable, "-c", "from kasync.cli import main; main()", *map(str, words)]
+    return subprocess.run(
+        program, capture_output=True, text=True, cwd=cwd, env={**os.environ, **environment}, timeout=300, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with one finished run."""
+    folder = tmp_path_factory.mktemp("made") / "run"
+    answer = kasync("run", *SMALL, "--out", folder)
+    assert answer.returncode == 0, answer.stderr
+    return folder
+
+
+def test_a_run_answers_quietly_in_a_pipe_and_leaves_a_folder(made):
+    assert (made / "summary.json").exists()
+    again = kasync("run", *SMALL, "--out", made)
+    assert again.stderr == ""
+    assert again.stdout.splitlines()[0].startswith("rule\tsteps\tfinal_accuracy")
+
+
+def test_the_settings_beside_a_run_repeat_it_and_say_so(made):
+    answer = kasync("run", made / "run.toml")
+    assert answer.returncode == 0
+    assert f"the same numbers as {made}" in answer.stdout
+
+
+def test_flags_win_over_a_file(made, tmp_path):
+    answer = kasync("run", made / "run.toml", "--rule", "fedbuff", "--steps", "10", "--out", tmp_path / "o", "--json")
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout)["timeline"]["steps"] == 10
+    assert 'kind = "fedbuff"' in (tmp_path / "o" / "run.toml").read_text()
+
+
+def test_a_saved_timeline_is_replayed_with_another_rule(tmp_path):
+    timelines.save(timelines.uniform(20, 4, 25), tmp_path / "saved.npz")
+    words = ["--dataset", "synthetic", "--partition", "iid", "--lr", "0.05", "--rule", "twafl"]
+    answer = kasync("run", "--timeline", tmp_path / "saved.npz", *words, "--out", tmp_path / "o", "--json")
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout)["timeline"]["steps"] == 25
+
+
+def test_compare_puts_rules_side_by_side(tmp_path):
+    words = [word for word in SMALL if word not in ("--lr", "0.05")]
+    answer = kasync(
+        "compare", "--rules", "wkafl,fedbuff", *words, "--set", "wkafl.threshold=0.1", "--out", tmp_path, "--json"
+    )
+    assert answer.returncode == 0, answer.stderr
+    rows = json.loads(answer.stdout)["rows"]
+    assert [row["rule"] for row in rows] == ["wkafl", "fedbuff"]
+    assert (tmp_path / "experiments" / "compare-own.json").exists()
+
+
+MISTAKES = {
+    "a typo in a rule": (["run", "--rule", "wkalf"], "did you mean 'wkafl'"),
+    "a typo in a rule to compare": (["compare", "--rules", "wkalf"], "did you mean 'wkafl'"),
+    "a setting the rule has not": (["run", "--set", "treshold=0.1"], "did you mean 'threshold'"),
+    "a setting without a value": (["run", "--set", "threshold"], "name=value"),
+    "more deliveries than clients": (["run", "--clients", "5", "-k", "9"], "k = 9 is more than clients = 5"),
+    "no data": (["run", "--dataset", "cifar10", "--root", "."], "cifar-10-batches-bin"),
+    "no such data": (["run", "--dataset", "cifar11"], "did you mean 'cifar10'"),
+    "a results folder that is not one": (["report", "."], "is not a results folder"),
+    "a results folder that is not there": (["report", "nowhere"], "is not a folder"),
+    "an unwritable folder": (["run", *SMALL, "--out", "/proc/kasync"], "cannot be written"),
+    "a GPU that is not there": (["run", *SMALL, "--device", "cuda:99"], "CUDA GPUs here"),
+    "a settings file that is not there": (["run", "nowhere.toml"], "nowhere.toml does not exist"),
+    "a timeline that is not there": (["run", "--timeline", "nowhere.npz"], "nowhere.npz does not exist"),
+    "an unknown experiment": (["reproduce", "stalenes"], "did you mean 'staleness'"),
+    "no seeds": (["reproduce", "staleness", "--seeds", "0"], "seeds = 0"),
+    "an unknown engine": (["reproduce", "appendix_d", "--engine", "rya"], "did you mean 'ray'"),
+    "an unknown rule to explain": (["rules", "wkalf"], "did you mean 'wkafl'"),
+    "words where numbers belong": (["plan", "-k", "few"], "k = 'few'"),
+    "an unknown command": (["rnu"], "No such command"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_a_sentence_and_exit_code_two(mistake, tmp_path, monkeypatch, capsys):
+    words, sentence = MISTAKES[mistake]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["kasync", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    told = capsys.readouterr()
+    assert ended.value.code == 2, told.err
+    assert sentence in told.err
+    assert told.out == ""
+
+
+def test_a_mistake_shows_no_traceback(tmp_path):
+    answer = kasync("run", "--rule", "wkalf", cwd=tmp_path)
+    assert answer.returncode == 2
+    assert answer.stderr == "kasync: unknown rule 'wkalf': did you mean 'wkafl'?\n"
+
+
+def test_two_runs_into_one_folder_and_control_c(tmp_path):
+    words = [*SMALL, "--steps", "200000", "--out", str(tmp_path / "run")]
+    program = [sys.executable, "-c", "from kasync.cli import main; main()", "run", *words]
+    first = subprocess.Popen(program, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 120
+    while not (tmp_path / "run" / "metrics.csv").exists():
+        assert time.monotonic() < until
+        assert first.poll() is None
+        time.sleep(0.05)
+    second = kasync("run", *words)
+    assert second.returncode == 2
+    assert f"in use by process {first.pid}" in second.stderr
+    first.send_signal(signal.SIGINT)
+    _, told = first.communicate(timeout=60)
+    assert first.returncode == 130
+    assert f"kasync run {tmp_path / 'run' / 'run.toml'}" in told
+    assert "Traceback" not in told
+
+
+def test_a_command_piped_into_a_closed_pipe_is_no_mistake():
+    program = f"{sys.executable} -c 'from kasync.cli import main; main()' rules | head -1"
+    answer = subprocess.run(program, shell=True, capture_output=True, text=True, check=False, timeout=120)
+    assert answer.stderr == ""
+
+
+def test_rules_tell_formula_paper_and_defaults():
+    row = next(row for row in json.loads(kasync("rules", "--json").stdout) if row["name"] == "wkafl")
+    assert "exp(sharpness cos" in row["formula"]
+    assert "Zhou" in row["paper"]
+    assert row["settings"]["threshold"] == 0.3
+    assert row["settings"]["lr"] is None
+    assert "threshold=0.3" in kasync("rules", "wkafl").stdout
+
+
+def test_plan_and_theory_answer_in_json():
+    rows = json.loads(kasync("plan", "--clients", "50", "-k", "1,5", "--json").stdout)
+    assert [row["k"] for row in rows] == [1, 5]
+    assert rows[0]["staleness"] > rows[1]["staleness"]
+    bound = json.loads(kasync("theory", "--clients", "100", "-k", "10", "--steps", "50", "--json").stdout)
+    assert bound["bound_on_mean_squared_gradient"] > 0
+    assert bound["least_mean_staleness_held_from_1"] == 5.5
+
+
+def test_the_data_that_is_here_is_listed(tmp_path):
+    rows = {row["name"]: row for row in json.loads(kasync("data", "ls", "--root", tmp_path, "--json").stdout)}
+    assert rows["synthetic"]["here"]
+    assert not rows["cifar10"]["here"]
+
+
+def test_appendix_d_is_reproduced_in_a_moment(tmp_path):
+    answer = kasync("reproduce", "appendix_d", "--out", tmp_path, "--json")
+    assert answer.returncode == 0, answer.stderr
+    for row in json.loads(answer.stdout)["rows"]:
+        assert row["held"] >= row["bound"]
+
+
+def test_bench_times_a_step_and_the_floor():
+    words = ["--model", "logistic", "--clients", "20", "-k", "2", "--steps", "20", "--json"]
+    (row,) = json.loads(kasync("bench", *words).stdout)
+    assert row["ms_per_step"] > 0
+    assert row["floor_ms"] > 0
+
+
+def test_the_demo_ends_with_a_table_a_picture_and_what_to_try_next(tmp_path):
+    pytest.importorskip("mlxtend")
+    answer = kasync("demo", "--steps", "20", "--out", tmp_path / "demo")
+    assert answer.returncode == 0, answer.stderr
+    assert "WKAFL" in answer.stdout
+    assert "try next" in answer.stdout
+    assert (tmp_path / "demo" / "demo.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run",
+        "compare",
+        "reproduce",
+        "tune",
+        "report",
+        "rules",
+        "plan",
+        "theory",
+        "data ls",
+        "data get",
+        "bench",
+        "demo",
+    ],
+)
+def test_every_command_has_help_with_an_example(command):
+    from typer.testing import CliRunner
+
+    from kasync.cli.app import app
+
+    answer = CliRunner().invoke(app, [*command.split(), "--help"])
+    assert answer.exit_code == 0
+    assert f"kasync {command}" in answer.output
+    assert "Example" in answer.output
+    assert "--json" in answer.output
+
+
+def test_help_does_not_import_torch():
+    program = (
+        "import sys\n"
+        "sys.argv = ['kasync', '--help']\n"
+        "from kasync.cli import main\n"
+        "before = 'torch' in sys.modules\n"  # the package itself may import it; the command line must not
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "assert ('torch' in sys.modules) == before\n"
+        "assert 'kasync.experiments.runner' not in sys.modules\n"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_only_torch_and_numpy_are_needed_for_experiments(tmp_path):
+    blocked = ["typer", "rich", "matplotlib", "pandas", "plotly", "mlxtend", "ray", "safetensors", "tomli_w"]
+    mine = tmp_path / "mine.toml"
+    mine.write_text(
+        'title = "t"\nshows = "s"\ncommand = "kasync"\nrules = ["wkafl"]\n[[quick]]\nname = "tiny"\nproblem = "digits"\n'
+        'run = { dataset = "synthetic", model = "logistic", clients = 20, k = 4, steps = 20, partition = "iid" }\n'
+    )
+    program = (
+        "import sys\n"
+        f"sys.modules.update(dict.fromkeys({blocked!r}))\n"
+        "from kasync.experiments.__main__ import main\n"
+        f"sys.exit(main(['reproduce', {str(mine)!r}, '--seeds', '1', '--out', {str(tmp_path / 'o')!r}]))\n"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    assert answer.returncode == 0, answer.stderr
+    assert len(list((tmp_path / "o" / "runs").iterdir())) == 1

@@ -1,0 +1,187 @@
+"""Is a grid made once, wholly, and the same by every engine?"""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kasync.errors import UserError
+from kasync.experiments import catalogue, grid, reproduce, tune
+from kasync.experiments.display import Lines, Silent
+from kasync.experiments.tuned import Tuned
+
+MINE = """
+title = "mine"
+shows = "that a grid works"
+command = "kasync reproduce mine.toml"
+rules = ["wkafl", "gsgm", "fresh"]
+seeds = { quick = 2 }
+
+[[quick]]
+name = "tiny"
+problem = "digits"
+run = { dataset = "synthetic", model = "logistic", clients = 20, k = 4, steps = 30, partition = { kind = "iid" } }
+"""
+
+
+@pytest.fixture
+def mine(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE)
+    return str(path)
+
+
+class Counting(Silent):
+    """Remembers which runs were made."""
+
+    def __init__(self):
+        self.made = []
+
+    def done(self, name, summary):
+        self.made.append(name)
+
+
+def contents(out):
+    """Everything the runs of a results folder say, but for how long they took."""
+    found = {}
+    for folder in sorted((out / "runs").iterdir()):
+        with np.load(folder / "steps.npz", allow_pickle=False) as arrays:
+            steps = {name: arrays[name].tobytes() for name in arrays}
+        summary = json.loads((folder / "summary.json").read_text())
+        for name in ("seconds", "steps_per_second", "memory"):
+            summary.pop(name)
+        found[folder.name] = ((folder / "metrics.csv").read_text(), steps, summary)
+    return found
+
+
+def test_a_grid_is_recorded_and_made_and_then_skipped(mine, tmp_path):
+    planned = reproduce.plan([mine])
+    first, second = Counting(), Counting()
+    outcome = reproduce.carry_out(planned, tmp_path / "out", display=first)
+    assert (outcome.made, outcome.skipped, outcome.failed) == (6, 0, ())
+    assert reproduce.carry_out(planned, tmp_path / "out", display=second).skipped == 6
+    assert (len(first.made), second.made) == (6, [])
+    listed = json.loads((tmp_path / "out" / "experiments" / "mine-quick.json").read_text())
+    assert len(listed["cells"]) == 6
+    assert all((tmp_path / "out" / cell["run"] / "summary.json").exists() for cell in listed["cells"])
+    assert {row["seeds"] for row in reproduce.rows(planned, tmp_path / "out")} == {2}
+
+
+def test_other_seeds_and_semantics_add_cells_and_remove_none(mine, tmp_path):
+    for seeds, staleness in ((1, "true"), (2, "true"), (1, "both")):
+        planned = reproduce.plan([mine], seeds=seeds, staleness=staleness)
+        for one, cells in planned.experiments:
+            path = grid.record(tmp_path, one.entry("quick"), cells)
+    cells = json.loads(path.read_text())["cells"]
+    places = [(cell["rule"], cell["staleness"], cell["seed"]) for cell in cells]
+    assert len(places) == len(set(places)) == 3 * 2 + 2
+
+
+def test_a_run_that_fails_does_not_stop_the_others(mine, tmp_path):
+    planned = reproduce.plan([mine], seeds=1)
+    broken = planned.cells[0].settings.name
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / broken).write_text("a file where a folder should be")
+    outcome = reproduce.carry_out(planned, tmp_path)
+    assert outcome.made == 2
+    assert [name for name, _ in outcome.failed] == [broken]
+    assert "cannot be written" in outcome.failed[0][1]
+
+
+def test_lines_tell_of_every_run(mine, tmp_path, capsys):
+    reproduce.carry_out(reproduce.plan([mine], seeds=1), tmp_path, display=Lines())
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == "3 runs, 0 of them finished already"
+    assert told[-1].startswith("[3/3]")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"seeds": 0}, "seeds = 0"),
+        ({"scale": "ful"}, "unknown scale"),
+        ({"staleness": "tru"}, "did you mean 'true'"),
+        ({"rules": ["wkalf"]}, "no settings for the rule 'wkalf'"),
+        ({"tuned": "nowhere.toml"}, "does not exist"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_runs(mine, settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        reproduce.plan([mine], **settings)
+
+
+def test_an_unknown_engine_is_refused(mine, tmp_path):
+    with pytest.raises(UserError, match="did you mean 'local'"):
+        reproduce.carry_out(reproduce.plan([mine]), tmp_path, engine="locale")
+
+
+@pytest.mark.slow
+def test_a_grid_on_ray_equals_the_local_one_cell_by_cell(mine, tmp_path):
+    pytest.importorskip("ray")
+    planned = reproduce.plan([mine])
+    reproduce.carry_out(planned, tmp_path / "local")
+    outcome = reproduce.carry_out(planned, tmp_path / "ray", engine="ray")
+    assert outcome.failed == ()
+    assert contents(tmp_path / "local") == contents(tmp_path / "ray")
+
+
+def test_tuning_gives_every_rule_the_same_tries_and_the_best_is_used(mine, tmp_path):
+    display = Counting()
+    path = tune.tune(mine, tmp_path, budget=3, display=display)
+    assert len(display.made) == 3 * 3
+    chosen = Tuned.read(path).chosen
+    assert {row.rule for row in chosen} == {"wkafl", "gsgm", "fresh"}
+    tried = [row for row in _tried(path) if row["rule"] == "wkafl"]
+    best = max(row["accuracy"] for row in tried)
+    rate = next(row.settings["lr"] for row in chosen if row.rule == "wkafl")
+    assert best in [row["accuracy"] for row in tried if row["settings"]["lr"] == rate]
+    cells = reproduce.plan([mine], tuned=str(path)).cells
+    assert {cell.settings.rule.settings["lr"] for cell in cells if cell.rule == "wkafl"} == {rate}
+    assert all(cell.settings.validation == 0 for cell in cells)
+
+
+def test_tuning_again_runs_nothing_again(mine, tmp_path):
+    first = tune.tune(mine, tmp_path, budget=2, rules=["fresh"]).read_text()
+    display = Counting()
+    assert tune.tune(mine, tmp_path, budget=2, rules=["fresh"], display=display).read_text() == first
+    assert display.made == []
+
+
+def test_the_main_knob_is_tried_at_the_best_rate(mine, tmp_path):
+    path = tune.tune(mine, tmp_path, budget=1, rules=["gsgm"], knob=True)
+    assert sorted({row["settings"]["momentum"] for row in _tried(path)}) == [0.0, 0.1, 0.5, 0.9]
+
+
+def test_tuning_never_sees_the_test_set_nor_the_experiments_seeds(mine):
+    base = catalogue.load(mine).cells(
+        "quick", range(tune.FIRST_SEED, tune.FIRST_SEED + 1), overrides={"validation": 0.1}
+    )
+    used = {cell.seed for cell in catalogue.load(mine).cells("quick")}
+    assert {cell.seed for cell in base}.isdisjoint(used)
+
+
+def test_the_grid_of_rates_is_even_on_a_logarithmic_scale():
+    rates = np.array(tune.rate_grid(5))
+    assert rates[2] == 1
+    assert np.ptp(np.diff(np.log(rates))) == pytest.approx(0, abs=1e-12)
+
+
+def test_a_rule_that_was_not_tuned_is_named(mine, tmp_path):
+    path = tune.tune(mine, tmp_path, budget=1, rules=["fresh"])
+    with pytest.raises(UserError, match="nothing for the rule 'wkafl'"):
+        reproduce.plan([mine], tuned=str(path))
+
+
+def test_a_published_code_run_differs_from_a_true_one(mine, tmp_path):
+    planned = reproduce.plan([mine], seeds=1, staleness="both", rules=["wkafl"])
+    reproduce.carry_out(planned, tmp_path)
+    true, published = (contents(tmp_path)[cell.settings.name][0] for cell in planned.cells)
+    assert true != published
+    assert replace(planned.cells[0].settings, staleness="published-code") == planned.cells[1].settings
+
+
+def _tried(path):
+    import tomllib
+
+    return tomllib.loads(path.read_text())["tried"]
