@@ -1,0 +1,1 @@
+"""Handwritten digits, learnt asynchronously by clients that hold only some of them."""
