@@ -70,6 +70,7 @@ def test_compare_puts_rules_side_by_side(tmp_path):
     rows = json.loads(answer.stdout)["rows"]
     assert [row["rule"] for row in rows] == ["wkafl", "fedbuff"]
     assert (tmp_path / "experiments" / "compare-own.json").exists()
+    assert (tmp_path / "report" / "report.html").exists()
 
 
 MISTAKES = {
@@ -81,7 +82,7 @@ MISTAKES = {
     "no data": (["run", "--dataset", "cifar10", "--root", "."], "cifar-10-batches-bin"),
     "no such data": (["run", "--dataset", "cifar11"], "did you mean 'cifar10'"),
     "a results folder that is not one": (["report", "."], "is not a results folder"),
-    "a results folder that is not there": (["report", "nowhere"], "is not a folder"),
+    "a results folder that is not there": (["report", "nowhere"], "nowhere does not exist"),
     "an unwritable folder": (["run", *SMALL, "--out", "/proc/kasync"], "cannot be written"),
     "a GPU that is not there": (["run", *SMALL, "--device", "cuda:99"], "CUDA GPUs here"),
     "a settings file that is not there": (["run", "nowhere.toml"], "nowhere.toml does not exist"),
@@ -115,7 +116,7 @@ def test_a_mistake_shows_no_traceback(tmp_path):
 
 
 def test_two_runs_into_one_folder_and_control_c(tmp_path):
-    words = [*SMALL, "--steps", "200000", "--out", str(tmp_path / "run")]
+    words = [*SMALL, "--steps", "20000", "--out", str(tmp_path / "run")]
     program = [sys.executable, "-c", "from kasync.cli import main; main()", "run", *words]
     first = subprocess.Popen(program, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 120
@@ -170,6 +171,13 @@ def test_appendix_d_is_reproduced_in_a_moment(tmp_path):
         assert row["held"] >= row["bound"]
 
 
+def test_a_report_is_written_from_a_run(made):
+    pytest.importorskip("matplotlib")
+    answer = kasync("report", made, "--html", "--json")
+    assert answer.returncode == 0, answer.stderr
+    assert any(path.endswith("report.html") for path in json.loads(answer.stdout)["written"])
+
+
 def test_bench_times_a_step_and_the_floor():
     words = ["--model", "logistic", "--clients", "20", "-k", "2", "--steps", "20", "--json"]
     (row,) = json.loads(kasync("bench", *words).stdout)
@@ -184,6 +192,7 @@ def test_the_demo_ends_with_a_table_a_picture_and_what_to_try_next(tmp_path):
     assert "WKAFL" in answer.stdout
     assert "try next" in answer.stdout
     assert (tmp_path / "demo" / "demo.png").stat().st_size > 5000
+    assert str(tmp_path / "demo" / "report" / "report.html") in answer.stdout
 
 
 @pytest.mark.parametrize(
@@ -233,7 +242,8 @@ def test_only_torch_and_numpy_are_needed_for_experiments(tmp_path):
     blocked = ["typer", "rich", "matplotlib", "pandas", "plotly", "mlxtend", "ray", "safetensors", "tomli_w"]
     mine = tmp_path / "mine.toml"
     mine.write_text(
-        'title = "t"\nshows = "s"\ncommand = "kasync"\nrules = ["wkafl"]\n[[quick]]\nname = "tiny"\nproblem = "digits"\n'
+        'title = "t"\nshows = "s"\ncommand = "kasync"\nrules = ["wkafl"]\n'
+        '[[quick]]\nname = "tiny"\nproblem = "digits"\n'
         'run = { dataset = "synthetic", model = "logistic", clients = 20, k = 4, steps = 20, partition = "iid" }\n'
     )
     program = (

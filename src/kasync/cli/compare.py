@@ -65,7 +65,19 @@ def compare(
         outcome = reproduce.carry_out(
             planned, out, engine=engine, jobs=jobs, display=_display(planned, quiet or as_json)
         )
+    page = reported(out)
     finish(planned, out, outcome, as_json)
+    show.note(f"Report: {page}", quiet=as_json)
+
+
+def reported(out: Path) -> str:
+    """Where the page is, or why there is none: a report needs extras that a comparison can do without."""
+    from kasync import report
+
+    try:
+        return str(report.write(out).page)
+    except UserError as problem:
+        return f"none ({problem})"
 
 
 def finish(planned: Any, out: Path, outcome: Any, as_json: bool) -> None:
@@ -78,7 +90,6 @@ def finish(planned: Any, out: Path, outcome: Any, as_json: bool) -> None:
     else:
         show.rows(table)
         show.note(f"{outcome.made} runs made, {outcome.skipped} were finished already. Results: {out}")
-        show.note(f"Look at them: kasync report {out} --html")
     for name, why in outcome.failed:
         typer.echo(f"kasync: {name} failed: {why}", err=True)
     if outcome.failed:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from kasync.cli import show
+from kasync.cli.compare import reported
 from kasync.cli.options import AsJson, Quiet
 
 
@@ -30,14 +31,17 @@ def demo(
         display = Lines()  # `make demo` in a log should not look dead for two minutes
     with show.interruptible(show.command_line()):
         done = shown.demo(out, display, steps)
+    page = reported(out)
     if as_json:
-        show.value({"results": str(out), "picture": done.picture and str(done.picture), "rows": done.rows})
+        show.value(
+            {"results": str(out), "report": page, "picture": done.picture and str(done.picture), "rows": done.rows}
+        )
         return
     show.rows(done.rows, title=done.title)
     print()
     print(f"results   {out}")
     print(f"picture   {done.picture or 'none: ' + done.why}")
-    print(f"page      kasync report {out} --html")
+    print(f"report    {page}")
     print("try next  kasync rules                                  what else the server could do")
     print("          kasync compare --rules wkafl,fedbuff,ca2fl    rules of your choice")
     print("          kasync reproduce --scale quick                every table and figure of the paper, small")

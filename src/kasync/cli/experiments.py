@@ -62,6 +62,7 @@ def reproduce(
             planned, out, engine=engine, jobs=jobs, address=address, display=_display(quiet or as_json)
         )
     finish(planned, out, outcome, as_json)
+    show.note(f"Look at them: kasync report {out} --html", quiet=as_json)
 
 
 def tune(

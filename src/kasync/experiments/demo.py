@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,8 @@ def picture(curves: dict[str, tuple[list[int], list[float]]], title: str, path: 
     colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000"]  # Okabe and Ito's
     for place, (name, (steps, accuracies)) in enumerate(curves.items()):
         axes.plot(steps, accuracies, label=name, linestyle=styles[place % 5], color=colours[place % 5], linewidth=1.4)
-    axes.set(xlabel="server steps", ylabel="test accuracy", title=title, ylim=(0, 1))
-    axes.title.set_fontsize(10)
+    axes.set(xlabel="server steps", ylabel="test accuracy", ylim=(0, 1))
+    axes.set_title("\n".join(textwrap.wrap(title, 70)), fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right", fontsize=9)
     figure.savefig(path, dpi=120)
