@@ -109,7 +109,24 @@ def _make_local(runs: dict[str, RunSettings], out: Path, display: Display, jobs:
 def _make_one(name: str, settings: RunSettings, out: Path, display: Display, stop: threading.Event) -> None:
     display.start(name, settings.steps)
     watch = Watch(tell=lambda record: display.step(name, record), stop=stop.is_set)
-    display.done(name, run(settings, out / "runs" / name, watch))
+    try:
+        summary = run(settings, out / "runs" / name, watch)
+    finally:
+        if settings.device.startswith("cuda"):
+            _tidy(settings.device)
+    display.done(name, summary)
+
+
+def _tidy(device: str) -> None:
+    """Give a finished run's memory back once little is left: the next run asks the driver how much there is."""
+    import gc
+
+    import torch
+
+    free, total = torch.cuda.mem_get_info(device)
+    if free < total / 2:
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def _side_by_side(work: Any, jobs: int, stop: threading.Event) -> None:
