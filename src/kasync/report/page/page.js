@@ -88,6 +88,7 @@ function tailEnd(lines) {
 function draw() {
   const current = view();
   for (const section of SECTIONS) {
+    by(section.id).hidden = false; // what is hidden has no width to draw in
     const shown = section.charts.map((chart) => drawChart(chart, current));
     by(section.id).hidden = !shown.some(Boolean);
   }
