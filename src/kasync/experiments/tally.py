@@ -44,7 +44,7 @@ def held(timeline: Timeline) -> dict[str, NDArray]:
     """The arrays of steps.npz where only a timeline was made: means counted from 1, as Appendix D counts."""
     from kasync.timelines import held_staleness
 
-    blocks = _blocks(timeline.steps)
+    blocks = blocks_of(timeline.steps)
     held_now = held_staleness(timeline)[:-1] + 1.0  # [steps]
     delivered = timeline.staleness.mean(1) + 1.0  # [steps]
     return {
@@ -57,7 +57,7 @@ def held(timeline: Timeline) -> dict[str, NDArray]:
 
 
 def _series(columns: dict[str, NDArray], shares: NDArray) -> dict[str, NDArray]:
-    blocks = _blocks(len(shares))
+    blocks = blocks_of(len(shares))
     squares = np.square(shares).sum(1)
     similar = columns["similarities"].astype(np.float64)
     known = ~np.isnan(similar)
@@ -111,7 +111,7 @@ def _people(columns: dict[str, NDArray], shares: NDArray, data: FederatedData) -
     return people | {name: (row / max(row.sum(), 1e-12)).astype(np.float32) for name, row in by_label.items()}
 
 
-def _blocks(steps: int) -> NDArray[np.int64]:
+def blocks_of(steps: int) -> NDArray[np.int64]:
     """[blocks + 1] bounds of at most BLOCKS runs of steps, equal to within one."""
     count = min(BLOCKS, steps)
     return np.arange(count + 1) * steps // count
