@@ -89,6 +89,43 @@ def test_a_run_that_fails_does_not_stop_the_others(mine, tmp_path):
     assert "cannot be written" in outcome.failed[0][1]
 
 
+def test_a_fault_in_one_run_is_kept_beside_it_and_the_grid_goes_on(mine, tmp_path, monkeypatch):
+    planned = reproduce.plan([mine], seeds=1)
+    real, broken = grid.run, planned.cells[1].settings.name
+
+    def sometimes(settings, folder, watch):
+        if folder.name == broken:
+            folder.mkdir()
+            raise RuntimeError("CUDA out of memory\nand more")
+        return real(settings, folder, watch)
+
+    monkeypatch.setattr(grid, "run", sometimes)
+    outcome = reproduce.carry_out(planned, tmp_path)
+    assert (outcome.made, outcome.failed[0][0]) == (2, broken)
+    assert outcome.failed[0][1].startswith("RuntimeError: CUDA out of memory (see")
+    assert "Traceback" in (tmp_path / "runs" / broken / "error.txt").read_text()
+    monkeypatch.setattr(grid, "run", real)
+    assert reproduce.carry_out(planned, tmp_path).made == 1
+    assert not (tmp_path / "runs" / broken / "error.txt").exists()
+
+
+def test_control_c_stops_the_grid_and_the_same_call_goes_on(mine, tmp_path, monkeypatch):
+    planned = reproduce.plan([mine], seeds=1)
+    real, count = grid.run, iter(range(10))
+
+    def interrupted(settings, folder, watch):
+        if next(count) == 1:
+            raise KeyboardInterrupt
+        return real(settings, folder, watch)
+
+    monkeypatch.setattr(grid, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce.carry_out(planned, tmp_path)
+    monkeypatch.setattr(grid, "run", real)
+    outcome = reproduce.carry_out(planned, tmp_path)
+    assert (outcome.made, outcome.skipped) == (2, 1)
+
+
 def test_lines_tell_of_every_run(mine, tmp_path, capsys):
     reproduce.carry_out(reproduce.plan([mine], seeds=1), tmp_path, display=Lines())
     told = capsys.readouterr().err.splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,9 +90,9 @@ def _make_local(runs: dict[str, RunSettings], out: Path, display: Display, jobs:
                 _make_one(name, settings, out, display, stop)
             except Stopped:
                 return
-            except UserError as problem:
-                failed.append((name, str(problem)))
-                display.failed(name, str(problem))
+            except Exception as problem:
+                failed.append((name, _why(problem, out / "runs" / name)))
+                display.failed(*failed[-1])
             except BaseException as problem:
                 broken.append(problem)
                 stop.set()
@@ -111,10 +112,20 @@ def _make_one(name: str, settings: RunSettings, out: Path, display: Display, sto
     watch = Watch(tell=lambda record: display.step(name, record), stop=stop.is_set)
     try:
         summary = run(settings, out / "runs" / name, watch)
+        (out / "runs" / name / "error.txt").unlink(missing_ok=True)
     finally:
         if settings.device.startswith("cuda"):
             _tidy(settings.device)
     display.done(name, summary)
+
+
+def _why(problem: Exception, folder: Path) -> str:
+    """A sentence; what nobody foresaw (a GPU that is full, a fault of ours) leaves its traceback beside the run."""
+    if isinstance(problem, UserError):
+        return str(problem)
+    files.write(folder / "error.txt", "".join(traceback.format_exception(problem)))
+    first = str(problem).strip().partition("\n")[0]
+    return f"{type(problem).__name__}: {first} (see {folder / 'error.txt'})"
 
 
 def _tidy(device: str) -> None:
