@@ -295,23 +295,35 @@ class Rule:
     def _closed(
         self, server: ServerState, step: Step, blocks: Mapping[str, Tensor], in_place: bool
     ) -> tuple[ServerState, Step]:
-        """One product for the direction and all vectors to remember, then the update."""
-        clean = dict(blocks)
-        if step.usable.is_cuda or not bool(step.usable.all()):  # 0 * NaN is NaN: rows not used become zero
+        """One product for the update and all vectors to remember.
+
+        A CPU may ask whether something was not usable; in a CUDA graph nobody can, so there every outcome is computed
+        and the right one chosen.
+        """
+        clean, old = dict(blocks), server.memory
+        on_cuda = step.usable.is_cuda
+        if on_cuda or not bool(step.usable.all()):  # 0 * NaN is NaN: rows not used become zero
+            if not on_cuda and bool(step.skipped):
+                return server, step
             clean["gradients"] = where(step.usable[:, None], blocks["gradients"], 0.0)
         table = torch.stack([step.direction, *step.vectors.values()])  # [1 + vectors, B]
-        direction, *vectors = span.combine(table, list(clean.values()))
-        params, state = optimizers.follow(self.optimizer, server.params, direction, step.lr, server.memory)
-        vectors_now = dict(zip(step.vectors, vectors, strict=True))
-        changed: dict[str, Tensor] = vectors_now | dict(step.values) | state | {"stage": step.stage}
-        if not changed.keys() <= server.memory.keys() and bool(step.skipped):
-            return server, step  # an optimiser's first state has no earlier one to fall back on
-        memory = dict(server.memory) | {
-            name: where(step.skipped, server.memory.get(name, value), value) for name, value in changed.items()
-        }
+        state: dict[str, Tensor] = {}
+        if self.optimizer is None:  # the parameters join as one more row, and the first combination is the update
+            moved = torch.cat([-step.lr * table[:1], table[1:]])
+            table = torch.cat([moved, eye(len(table), 1, table.device)], dim=1)
+            params, *vectors = span.combine(table, [*clean.values(), server.params[None]])
+        else:
+            direction, *vectors = span.combine(table, list(clean.values()))
+            params, state = optimizers.follow(self.optimizer, server.params, direction, step.lr, old)
+        changed = dict(zip(step.vectors, vectors, strict=True)) | dict(step.values) | state | {"stage": step.stage}
+        if on_cuda:
+            if not changed.keys() <= old.keys() and bool(step.skipped):
+                return server, step  # an optimiser's first state has no earlier one to fall back on
+            params = where(step.skipped, server.params, params)
+            changed = {name: where(step.skipped, old.get(name, value), value) for name, value in changed.items()}
+        memory = dict(old) | changed
         for name, rows in step.rows.items():
-            memory[name] = self._written(server.memory[name], rows, clean, in_place)
-        params = where(step.skipped, server.params, params)
+            memory[name] = self._written(old[name], rows, clean, in_place)
         return ServerState(params, server.step + (~step.skipped).long(), memory), step
 
     @staticmethod

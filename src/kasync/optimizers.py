@@ -16,15 +16,13 @@ PREFIX = "optimizer."
 
 
 def follow(
-    optimizer: OptimizerFactory | None, params: Tensor, direction: Tensor, lr: Tensor, memory: Mapping[str, Tensor]
+    optimizer: OptimizerFactory, params: Tensor, direction: Tensor, lr: Tensor, memory: Mapping[str, Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """(params - lr * direction, no state), or what the optimiser makes of the direction and its new state.
+    """The parameters after what the optimiser makes of the direction, and its new state.
 
     The optimiser moves a vector of zeros with a learning rate of 1, so that its move is exact and the rule's own
     learning rate, which may depend on staleness, scales it. Decoupled weight decay is therefore not available.
     """
-    if optimizer is None:
-        return params - lr.to(params.dtype) * direction, {}
     place = torch.zeros_like(params).requires_grad_()
     place.grad = direction
     made = optimizer([place], **_settings(optimizer, params))

@@ -50,7 +50,7 @@ class CapturedRun(Run):
     warm: int = 0
     buffers: Buffers | None = None
     graph: Any = None
-    stream: Any = field(default_factory=torch.cuda.Stream)
+    stream: Any = field(default_factory=lambda: _stream())
 
     @classmethod
     def begin(cls, plan: Plan, inputs: Inputs, clients: Clients, rule: Rule, params: Tensor) -> Run:
@@ -160,6 +160,12 @@ class CapturedRun(Run):
     def restore(self, tensors: dict[str, Tensor]) -> None:
         super().restore(tensors)
         self.graph, self.buffers = None, None
+
+
+def _stream() -> Any:
+    """The stream of this thread. PyTorch hands out 32 in turn, so that one for each run would soon be shared."""
+    current = torch.cuda.current_stream()
+    return torch.cuda.Stream() if current == torch.cuda.default_stream() else current
 
 
 def _arrays(told: Deliveries, works: list[Workload]) -> dict[str, NDArray]:

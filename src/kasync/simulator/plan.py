@@ -16,8 +16,8 @@ from kasync.timelines import Timeline
 
 STALENESS = {
     "true": "every gradient is computed on the model its client received",
-    "published-code": "as the authors' code does: after a client's first delivery its gradients are computed on the newest "
-    "model, though recorded as stale",
+    "published-code": "as the authors' code does: after a client's first delivery its gradients are computed on the "
+    "newest model, though recorded as stale",
     "none": "every gradient is computed on the newest model and is fresh: the limit without staleness",
 }
 
