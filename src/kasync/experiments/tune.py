@@ -14,14 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kasync.errors import UserError
+from kasync.errors import UserError, unknown
 from kasync.experiments import catalogue, files, grid, tuned
 from kasync.experiments.display import Display
-from kasync.experiments.experiment import Cell, Experiment, Task
+from kasync.experiments.experiment import Cell, Task
 from kasync.experiments.settings import Choice
 
 FIRST_SEED = 100  # experiments count theirs from 0
 HELD_OUT = 0.1
+PER = ("task", "problem")  # choose for every task, or on the first task of each problem
 STEP = 10**0.5
 KNOBS: dict[str, tuple[str, tuple[float, ...]]] = {  # rule -> its main knob and the values to try
     "wkafl": ("threshold", (-1.0, 0.0, 0.3, 0.6)),
@@ -50,6 +51,8 @@ def tune(
     """Choose for every rule of an experiment; the file of chosen settings. What was tried before is not run again."""
     if budget < 1:
         raise UserError(f"budget = {budget}: give at least 1 learning rate.")
+    if per not in PER:
+        raise unknown("per", per, PER)
     one = catalogue.load(name)
     tasks = list(
         {task.problem.name if per == "problem" else task.name: task for task in one.tasks_at(scale)[::-1]}.values()
@@ -62,7 +65,7 @@ def tune(
     places = {task.name: task for task in tasks}
     rates = rate_grid(budget)
     tries = [_with(cell, lr=_rate(cell) * factor) for cell in base for factor in rates]
-    tried = _made(one, scale, tries, out, how)
+    tried = _made(tries, out, how)
     best = _best(base, tried, places, rates)
     if knob:
         second = [
@@ -71,7 +74,7 @@ def tune(
             if (kind := cell.settings.rule.kind) in KNOBS
             for value in KNOBS[kind][1]
         ]
-        tried += _made(one, scale, second, out, how)
+        tried += _made(second, out, how)
         best = _best(base, tried, places, rates)
     path = files.make_folder(out / "tuned") / f"{one.name}-{scale}.toml"
     about = {"experiment": one.name, "scale": scale, "budget": budget, "held_out": HELD_OUT, "seeds": list(seed_list)}
@@ -99,7 +102,7 @@ def _with(cell: Cell, **values: Any) -> Cell:
     return replace(cell, settings=replace(cell.settings, rule=rule).resolved())
 
 
-def _made(one: Experiment, scale: str, cells: list[Cell], out: Path, how: dict[str, Any]) -> list[dict[str, Any]]:
+def _made(cells: list[Cell], out: Path, how: dict[str, Any]) -> list[dict[str, Any]]:
     """Make the runs; a row for each, with what it changed and what it reached."""
     outcome = grid.make(cells, out, **how)
     wrong = dict(outcome.failed)
