@@ -86,6 +86,8 @@ def test_a_rule_is_hidden_in_every_chart_and_table_at_once_and_comes_back(page):
     assert "TWAFL" not in page.find_element("id", "settings").text
     press(page, "twafl")
     assert browser.charts(page) == before
+    page.find_element("id", "intervals").click()
+    assert browser.drawn(page, "figure-accuracy") == 3
     assert browser.problems(page) == []
 
 
@@ -179,12 +181,14 @@ def test_the_live_page_grows_while_runs_are_made(driver, tmp_path):
     experiment = small_results.staleness(12)
     cells = experiment.cells("quick", range(1))
     grid.record(tmp_path, experiment.entry("quick"), cells)
-    grid.make(cells[:1], tmp_path)
     with server(tmp_path) as served:
         threading.Thread(target=served.serve_forever, daemon=True).start()
         driver.get(f"http://127.0.0.1:{served.server_address[1]}/")
         status = driver.find_element("id", "status")
-        assert status.text == "1 of 6 runs finished, refreshing"
+        assert status.text == "0 of 6 runs finished, refreshing"
+        assert browser.charts(driver).keys() == {"figure-overview"}  # what the paper prints
+        grid.make(cells[:1], tmp_path)
+        wait_until(lambda: status.text == "1 of 6 runs finished, refreshing")
         assert browser.drawn(driver, "figure-accuracy") == 1
         grid.make(cells, tmp_path)
         wait_until(lambda: status.text == "6 of 6 runs finished")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kasync.report.intervals import Estimate, bands, estimate, paired, t_quantile, t_within
+from kasync.report.intervals import METHOD, Estimate, bands, estimate, paired, t_quantile, t_within
 
 numbers = st.lists(st.floats(-100, 100), min_size=2, max_size=8)
 
@@ -26,6 +26,12 @@ def test_the_share_within_t_is_the_integral_of_the_density(freedom):
     x = np.linspace(-1.7, 1.7, 20_001)
     density = scale * (1 + x**2 / freedom) ** (-(freedom + 1) / 2)
     assert t_within(1.7, freedom) == pytest.approx(float(np.trapezoid(density, x)), abs=1e-8)
+
+
+def test_the_sentence_about_the_method_has_the_factors_it_names():
+    for seeds, factor in ((2, "12.7"), (3, "4.3"), (5, "2.8")):
+        assert f"{t_quantile(seeds - 1):.1f}" == factor
+        assert factor in METHOD
 
 
 def test_three_values_give_the_mean_and_interval_of_a_hand_calculation():
@@ -60,7 +66,7 @@ def test_shifting_every_value_shifts_the_interval_and_leaves_its_width(values, s
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1) | st.just(math.nan)), min_size=1, max_size=6))
-def test_a_band_is_the_estimate_of_every_point(rows):
+def test_a_band_is_the_estimate_of_every_point_and_of_two_seeds_their_range(rows):
     mean, low, high = bands(rows)
     for point in range(2):
         found = estimate([row[point] for row in rows])
@@ -70,7 +76,9 @@ def test_a_band_is_the_estimate_of_every_point(rows):
             assert mean[point] == pytest.approx(found.mean)
             assert (found.half is None) == np.isnan(low[point])
             if found.half is not None:
-                assert (low[point], high[point]) == pytest.approx((found.low, found.high), abs=1e-12)
+                known = [row[point] for row in rows if not math.isnan(row[point])]
+                ends = (min(known), max(known)) if len(known) == 2 else (found.low, found.high)
+                assert (low[point], high[point]) == pytest.approx(ends, abs=1e-12)
 
 
 def test_the_interval_covers_the_true_mean_in_95_of_100_cases():

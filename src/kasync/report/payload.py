@@ -33,7 +33,8 @@ HELD = ("held", "delivered")  # where only timelines were made
 COUNTS = ("staleness_count", "staleness_weight", "weight_count", "similarity_count", "selected_count")
 LABELS = ("label_samples", "label_deliveries", "label_weight")
 CLIENT_POINTS = 100
-DIGITS = 5  # significant
+DIGITS = 4  # significant, of what is drawn
+AXIS_DIGITS = 8  # of steps, times and updates
 
 
 def payload(results: Results) -> dict[str, Any]:
@@ -132,22 +133,22 @@ def _band(band: Band | None) -> dict[str, Any] | None:
     if band is None:
         return None
     ends = {"low": _numbers(band.low), "high": _numbers(band.high)} if np.isfinite(band.low).any() else {}
-    return {"x": _numbers(band.x), "mean": _numbers(band.mean)} | ends
+    return {"x": _numbers(band.x, AXIS_DIGITS), "mean": _numbers(band.mean)} | ends
 
 
 def _estimate(found: Estimate | None) -> list[float | None] | None:
-    return None if found is None else [_short(found.mean), _short(found.half), found.count]
+    return None if found is None else [_short(found.mean, AXIS_DIGITS), _short(found.half, AXIS_DIGITS), found.count]
 
 
-def _numbers(values: Sequence[float] | NDArray | None) -> list[float | None] | None:
-    return None if values is None else [_short(float(value)) for value in values]
+def _numbers(values: Sequence[float] | NDArray | None, digits: int = DIGITS) -> list[float | None] | None:
+    return None if values is None else [_short(float(value), digits) for value in values]
 
 
-def _short(value: float | None) -> float | None:
-    """Rounded to five significant digits; None where it is not a number."""
+def _short(value: float | None, digits: int = DIGITS) -> float | None:
+    """Rounded to so many significant digits; None where it is not a number."""
     if value is None or not math.isfinite(value):
         return None
-    short = float(f"{value:.{DIGITS}g}")
+    short = float(f"{value:.{digits}g}")
     return int(short) if short == int(short) else short
 
 

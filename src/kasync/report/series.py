@@ -19,7 +19,7 @@ Reals = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """A curve with its interval; `low` and `high` are NaN where there is one seed only. [points] each"""
+    """A curve with its interval; `low` and `high` as `intervals.bands` makes them. [points] each"""
 
     x: Reals
     mean: Reals

@@ -21,7 +21,7 @@ def panels(
         from matplotlib.figure import Figure
     except ImportError as problem:
         raise UserError("figures need matplotlib: pip install 'kasync[plot]'.") from problem
-    figure = Figure(figsize=(max(4.6, width * columns + 0.4), height * rows + 0.7), layout="constrained")
+    figure = Figure(figsize=(max(6.4, width * columns + 0.4), height * rows + 0.9), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False, sharey=share_heights)
     for panel in axes.flat:

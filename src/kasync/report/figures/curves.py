@@ -12,7 +12,7 @@ from kasync.report.results import Experiment, Task
 from kasync.report.series import Band, evaluations
 from kasync.report.tables import WORDS
 
-BAND = f"{LEVEL:.0%} interval over seeds"
+BAND, RANGE = f"{LEVEL:.0%} interval over seeds", "range of the two seeds"
 
 
 def curves(experiment: Experiment, tasks: Sequence[Task]) -> Any | None:
@@ -27,7 +27,8 @@ def curves(experiment: Experiment, tasks: Sequence[Task]) -> Any | None:
             for line in experiment.beside(task, way):
                 band = evaluations(line, "accuracy")
                 if band is not None:
-                    draw_band(panel, band, line_style(look[line.rule.label], len(band.x)), line.rule.title)
+                    style = line_style(look[line.rule.label], len(band.x))
+                    draw_band(panel, band, style, line.rule.title)
                     drawn += 1
             panel.set_title(task.title if len(ways) == 1 else f"{task.title}\n{WORDS[way]}", fontsize=9)
             if row == len(ways) - 1:
@@ -35,9 +36,14 @@ def curves(experiment: Experiment, tasks: Sequence[Task]) -> Any | None:
             if column == 0:
                 panel.set_ylabel("test accuracy", fontsize=9)
     _share_heights(axes)
-    axes[0, 0].fill_between([], [], [], color="#555555", alpha=0.25, linewidth=0, label=BAND)
+    axes[0, 0].fill_between([], [], [], color="#555555", alpha=0.25, linewidth=0, label=band_words(experiment))
     legend(figure, axes)
     return figure if drawn else None
+
+
+def band_words(experiment: Experiment) -> str:
+    """What the shade means."""
+    return BAND if max(len(line.runs) for line in experiment.lines) > 2 else RANGE
 
 
 def draw_band(panel: Any, band: Band, style: dict[str, Any], label: str) -> None:

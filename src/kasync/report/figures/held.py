@@ -21,7 +21,8 @@ def held(experiment: Experiment) -> Any | None:
             band = during(line, "held")
             if band is None:
                 continue
-            draw_band(panel, band, line_style(look[line.rule.label], len(band.x)), line.rule.title)
+            style = line_style(look[line.rule.label], len(band.x))
+            draw_band(panel, band, style, line.rule.title)
             drawn += 1
         bounds = [run.summary["bound"] for line in experiment.lines if line.task is task for run in line.finished]
         if bounds:

@@ -32,6 +32,8 @@ def ladder(experiment: Experiment, tasks: Sequence[Task]) -> Any | None:
         panel.set_xlabel(_meaning(tasks), fontsize=9)
         panel.set_title(WORDS[way], fontsize=9)
     axes[0, 0].set_ylabel("final accuracy", fontsize=9)
+    low, high = axes[0, 0].get_ylim()
+    axes[0, 0].set_ylim(max(low, 0.0), min(high, 1.02))  # wide intervals end where accuracies do
     if any(task.paper for task in tasks):
         axes[0, 0].errorbar([], [], marker="o", linestyle="", mfc="none", color="#555555", label="printed in the paper")
     legend(figure, axes)

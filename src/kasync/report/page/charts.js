@@ -24,7 +24,8 @@ function interval(view, line, band) {
   const known = band.x.map((_, i) => i).filter((i) => band.low[i] !== null);
   const back = [...known].reverse();
   return {
-    type: "scatter", mode: "lines", fill: "toself", hoverinfo: "skip", meta: line.rule, visible: shown, interval: true,
+    type: "scatter", mode: "lines", fill: "toself", hoverinfo: "skip", meta: line.rule,
+    visible: shown && view.intervals, interval: true,
     x: [...known, ...back].map((i) => band.x[i]),
     y: [...known.map((i) => band.low[i]), ...back.map((i) => band.high[i])],
     line: { width: 0, color: colour }, fillcolor: colour + "26",
@@ -95,7 +96,7 @@ function overview(view) {
     theirs.mode = "markers";
     theirs.name = `${rule.title}, printed`;
     theirs.marker = { ...theirs.marker, size: 13, symbol: `${rule.marker}-open` };
-    return printed.length ? [ours, theirs] : [ours];
+    return [ours, theirs].filter((trace) => trace.x.length);
   });
 }
 
@@ -112,7 +113,7 @@ const SHARE = { tickformat: ".3~g", rangemode: "tozero" };
 const LOG = { type: "log", tickformat: ".2~g", dtick: 1, range: [-5, 0.2] };
 const SECTIONS = [
   { id: "learning", title: "Accuracy", axes: true, large: true, charts: [
-    { id: "accuracy", title: "Test accuracy", explains: "Mean over seeds; the band is its 95% interval.", axis: true, y: "accuracy",
+    { id: "accuracy", title: "Test accuracy", explains: "Mean over seeds; the band is its 95% interval, of two seeds their range.", axis: true, y: "accuracy",
       traces: banded((line, view) => line.accuracy[view.axis]) },
     { id: "loss", title: "Test loss", explains: "Cross-entropy on the test set.", axis: true, y: "loss",
       traces: banded((line, view) => line.loss[view.axis]) },

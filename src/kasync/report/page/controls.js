@@ -1,5 +1,5 @@
 "use strict";
-// What can be pressed, and what then happens.
+// What can be pressed and what then happens: rules, light and dark, axes, and newer data where a server has them.
 
 function sample(rule, dark) {
   const dash = { solid: "", dash: "6 3", dot: "2 3", dashdot: "7 3 2 3" }[rule.dash];
@@ -98,7 +98,9 @@ function axisChoice() {
     input.onchange = () => { state.axis = value; draw(); };
     return element("label", {}, input, ` ${text}`);
   });
-  return element("fieldset", { class: "axes" }, element("legend", {}, "Against"), ...choices);
+  const shaded = element("input", { type: "checkbox", id: "intervals", checked: "" });
+  shaded.onchange = () => { state.intervals = shaded.checked; draw(); };
+  return element("fieldset", { class: "axes" }, element("legend", {}, "Against"), ...choices, element("label", {}, shaded, " 95% intervals"));
 }
 
 for (const id of ["experiment", "task", "staleness", "reference"]) by(id).onchange = (event) => { state[id] = event.target.value; show(); };

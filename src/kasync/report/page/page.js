@@ -1,9 +1,9 @@
 "use strict";
-// How the page behaves: what is chosen, which rules are hidden, light or dark, and newer data where a server has them.
+// How the page shows what is chosen: charts, their tables for those who do not see them, numbers and settings.
 
 let data = JSON.parse(document.getElementById("data").textContent);
 const live = document.querySelector("meta[name=kasync-live]").content;
-const state = { experiment: null, task: null, staleness: null, axis: "step", reference: null, hidden: new Set() };
+const state = { experiment: null, task: null, staleness: null, axis: "step", intervals: true, reference: null, hidden: new Set() };
 const by = (id) => document.getElementById(id);
 
 function element(name, attributes = {}, ...children) {
