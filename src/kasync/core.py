@@ -241,7 +241,7 @@ class Rule:
     def _advance(self, server: ServerState, arrivals: Arrivals, in_place: bool) -> tuple[ServerState, Step]:
         if not self._first_memory.keys() <= server.memory.keys():
             server = self.prepared(server)
-        sound = Usable.of(arrivals, server.params, self._clients)
+        sound = Usable.of(arrivals, server.params, self.clients)
         arrivals = sound.arrivals
         blocks: dict[str, Tensor] = {"gradients": arrivals.rows}
         for part in self.parts:
@@ -253,7 +253,7 @@ class Rule:
         return self._closed(server, step, blocks, in_place)
 
     @property
-    def _clients(self) -> int | None:
+    def clients(self) -> int | None:
         """How many clients the tables have room for, where there is one."""
         return next((part.clients for part in self.parts if part.needs_clients), None)  # type: ignore[attr-defined]
 
@@ -263,9 +263,9 @@ class Rule:
         squares = gram.diagonal()  # they show every NaN and infinity; a memory that has one makes nothing usable
         usable = sound.mask & squares[:k].isfinite() & squares[k:].isfinite().all()
         clients = arrivals.client_index
-        if clients is not None and self._clients is not None:
+        if clients is not None and self.clients is not None:
             usable = usable & ~repeated(clients, usable)
-            clients = where(usable, clients, self._clients)  # what is not usable goes to a row nobody reads
+            clients = where(usable, clients, self.clients)  # what is not usable goes to a row nobody reads
         valid = torch.cat([usable, usable.new_ones(size - k)])
         gram = where(valid[:, None] & valid[None, :], gram, 0.0)
         layout, start = {}, 0

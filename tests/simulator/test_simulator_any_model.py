@@ -5,7 +5,6 @@ import torch
 from agreement import agree
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from known_faults import fault
 from naive import flat, gradient_of
 from small_worlds import CLASSES, CLIENTS, FEATURES, Residual, finished, vectors
 from torch import nn
@@ -103,34 +102,29 @@ def test_a_model_without_parameters_is_refused():
         check(nn.ReLU())
 
 
-@fault("threads", run=False)
 @pytest.mark.parametrize("work", [Gradient(4), LocalSGD(2, 0.05, 4)], ids=["gradient", "local steps"])
 @pytest.mark.parametrize("name", ["kasync_sgd", "wkafl"])
 def test_a_model_of_unknown_layers_gives_what_the_naive_simulator_gives(name, work):
     agree(Residual(), vectors(), name, TIMELINE, work)
 
 
-@fault("threads", run=False)
 def test_clients_side_by_side_do_not_disturb_each_other_in_a_model_of_unknown_layers():
     runs = [finished(Residual(), vectors(), rules.kasync_sgd(0.05), TIMELINE)[1].params for _ in range(4)]
     assert all(torch.equal(run, runs[0]) for run in runs)
 
 
-@fault("shared weights")
 def test_a_layer_used_twice_in_a_sequence_is_trained_as_one():
     layer = nn.Linear(FEATURES, FEATURES)
     model = nn.Sequential(layer, nn.ReLU(), layer, nn.ReLU(), nn.Linear(FEATURES, CLASSES))
     agree(model, vectors(), "kasync_sgd", TIMELINE.head(20), Gradient(4))
 
 
-@fault("shared weights")
 def test_two_layers_that_share_a_weight_are_trained_as_one():
     model = nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.ReLU(), nn.Linear(FEATURES, FEATURES))
     model[2].weight = model[0].weight
     agree(model, vectors(), "kasync_sgd", TIMELINE.head(20), Gradient(4))
 
 
-@fault("frozen")
 def test_frozen_parameters_are_refused_or_stay_as_they_are():
     model = nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.ReLU(), nn.Linear(FEATURES, CLASSES))
     model[0].requires_grad_(False)
@@ -142,7 +136,6 @@ def test_frozen_parameters_are_refused_or_stay_as_they_are():
     assert torch.equal(simulation.load_into(model)[0].weight, before)
 
 
-@fault("modules of chance")
 @pytest.mark.parametrize(
     "module",
     [nn.InstanceNorm1d(2, track_running_stats=True), nn.RReLU(), nn.MultiheadAttention(2, 1, dropout=0.5)],

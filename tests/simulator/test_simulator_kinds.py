@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from agreement import agree
-from known_faults import fault
 from naive import simulate_naively
 from small_worlds import CLASSES, CLIENTS, finished, make_rule, mlp, vectors
 from torch.nn import functional
@@ -118,7 +117,6 @@ def test_a_record_says_what_happened():
     assert plain[0].similarities is None
 
 
-@fault("diverged")
 def test_a_diverged_model_is_told_as_such_and_not_as_one_that_was_not_evaluated():
     records, _ = finished(mlp(CLASSES), vectors(), rules.kasync_sgd(1e30), TIMELINE.head(10))
     assert records[-1].test_loss is not None

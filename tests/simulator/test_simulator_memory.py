@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from known_faults import fault
 from small_worlds import CLIENTS, finished, mlp, vectors
 
 from kasync import Gradient, rules, simulate, timelines
@@ -131,7 +130,6 @@ def test_the_run_holds_what_was_foretold():
         assert simulation.memory.hold == hold
 
 
-@fault("first step's memory")
 def test_the_first_step_s_work_is_part_of_what_is_foretold():
     """All clients begin on version 0, so with gradients early their rows are computed at once, before any is stored."""
     many = timelines.uniform(600, 1, 2000, seed=0)

@@ -9,6 +9,9 @@ from kasync import Gradient, LocalSGD, models, rules, timelines
 
 STEPS = 200
 TIMELINE = timelines.uniform(CLIENTS, 3, STEPS, seed=7)
+# LeNet compares millions of activations with 0 and with each other; where two are equal but for rounding, autograd itself
+# is 3e-4 off the float64 gradient. A small step keeps that below the bound.
+GENTLE = {"lr": 0.001}
 
 
 def test_every_rule_of_the_table_is_tested_here():
@@ -27,13 +30,13 @@ def test_local_steps_give_what_the_naive_simulator_gives(name):
 
 @pytest.mark.parametrize("name", ["kasync_sgd", "wkafl"])
 def test_lenet_gives_what_the_naive_simulator_gives(name):
-    agree(models.lenet(), pictures(), name, timelines.uniform(6, 2, 40, seed=2), Gradient(3))
+    agree(models.lenet(), pictures(), name, timelines.uniform(6, 2, 40, seed=2), Gradient(3), more=GENTLE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["kasync_sgd", "wkafl", "twafl", "sasgd", "fedbuff"])
 def test_lenet_gives_what_the_naive_simulator_gives_after_200_steps(name):
-    agree(models.lenet(), pictures(), name, timelines.uniform(6, 2, STEPS, seed=2), Gradient(3))
+    agree(models.lenet(), pictures(), name, timelines.uniform(6, 2, STEPS, seed=2), Gradient(3), more=GENTLE)
 
 
 def test_lenet_with_local_steps_gives_what_the_naive_simulator_gives():

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from torch import Tensor
+from torch import Tensor, contiguous_format
 
 from kasync.errors import UserError
 
@@ -23,59 +25,95 @@ class Checkpoint:
     path: Path
     identity: Mapping[str, str]  # what must agree for the state to be of use: model, data, rule, timeline, ...
 
-    def save(self, step: int, tensors: Mapping[str, Tensor]) -> None:
-        """Write, fsync, rename: whoever looks sees the old state or the new one, never half of it."""
-        from safetensors.torch import save_file
-
-        held = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-        about = {"version": VERSION, "step": step, "identity": dict(self.identity), "checksum": checksum(held)}
-        aside = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
+    def ready(self) -> None:
+        """Refuse a place that cannot be written, and clear away what a killed run left half written there."""
+        if self.path.is_dir():
+            raise UserError(f"checkpoint {self.path} is a folder: name a file in it.")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            save_file(held, aside, metadata={"kasync": json.dumps(about)})
-            with open(aside, "rb") as file:
+            for left in self.path.parent.glob(f"{glob.escape(self.path.name)}.*.tmp"):
+                left.unlink()
+            self._aside.touch()
+            self._aside.unlink()
+        except OSError as problem:
+            raise self._unwritable(problem) from None
+
+    def save(self, step: int, tensors: Mapping[str, Tensor]) -> None:
+        """Write, fsync, rename: whoever looks sees the old state or the new one, never half of it."""
+        from safetensors import SafetensorError
+        from safetensors.torch import save_file
+
+        held = {name: value.detach().cpu().clone(memory_format=contiguous_format) for name, value in tensors.items()}
+        about = {"version": VERSION, "step": step, "identity": dict(self.identity)}
+        about["checksum"] = checksum(about, held)
+        try:
+            save_file(held, self._aside, metadata={"kasync": json.dumps(about)})
+            with open(self._aside, "rb") as file:
                 os.fsync(file.fileno())
-            os.replace(aside, self.path)
+            os.replace(self._aside, self.path)
             folder = os.open(self.path.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)
             finally:
                 os.close(folder)
-        except OSError as problem:
-            aside.unlink(missing_ok=True)
-            raise UserError(
-                f"checkpoint {self.path} cannot be written ({problem.strerror}): choose another place."
-            ) from None
+        except (OSError, SafetensorError) as problem:
+            self._aside.unlink(missing_ok=True)
+            raise self._unwritable(problem) from None
 
     def load(self) -> tuple[int, dict[str, Tensor]] | None:
         """The step and the tensors of the last save, or None if there was none."""
         if not self.path.exists():
             return None
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            with safe_open(self.path, framework="pt") as file:
-                about = json.loads((file.metadata() or {})["kasync"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            step, identity, wanted = int(about["step"]), about["identity"], about["checksum"]
-        except (SafetensorError, OSError, KeyError, ValueError, TypeError):
-            raise UserError(f"checkpoint {self.path} cannot be read: delete it to start again.") from None
-        if about.get("version") != VERSION:
-            raise UserError(f"checkpoint {self.path} has version {about.get('version')}, not {VERSION}: delete it.")
-        if checksum(tensors) != wanted:
+        about, tensors = _read(self.path)
+        if about["version"] != VERSION:
+            raise UserError(f"checkpoint {self.path} has version {about['version']}, not {VERSION}: delete it.")
+        wanted = about.pop("checksum")
+        if checksum(about, tensors) != wanted:
             raise UserError(f"checkpoint {self.path} is damaged (its checksum differs): delete it to start again.")
         for name, value in self.identity.items():
-            if identity.get(name) != value:
+            found = about["identity"].get(name)
+            if found != value:
                 raise UserError(
-                    f"checkpoint {self.path} belongs to another run: its {name} is {identity.get(name)}, not {value}; "
+                    f"checkpoint {self.path} belongs to another run: its {name} is {found}, not {value}; "
                     f"choose another place or delete it."
                 )
-        return step, tensors
+        return about["step"], tensors
+
+    @property
+    def _aside(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
+
+    def _unwritable(self, problem: Exception) -> UserError:
+        reason = getattr(problem, "strerror", None) or str(problem).splitlines()[0]
+        return UserError(f"checkpoint {self.path} cannot be written ({reason}): choose another place.")
 
 
-def checksum(tensors: Mapping[str, Tensor]) -> str:
-    """sha256 over names, types, shapes and bytes."""
-    digest = hashlib.sha256()
+def identity_of(path: Path) -> dict[str, str]:
+    """What the checkpoint at this place says of its run; nothing where there is none, or none that can be read."""
+    try:
+        return dict(_read(path, with_tensors=False)[0]["identity"])
+    except UserError:
+        return {}
+
+
+def _read(path: Path, with_tensors: bool = True) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {})["kasync"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()} if with_tensors else {}  # noqa: SIM118
+        known = {name: about[name] for name in ("version", "step", "identity", "checksum")}
+        if not isinstance(known["step"], int) or not isinstance(known["identity"], dict):
+            raise TypeError
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError):
+        raise UserError(f"checkpoint {path} cannot be read: delete it to start again.") from None
+    return known, tensors
+
+
+def checksum(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """sha256 over what is said of the run, and over names, types, shapes and bytes."""
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name in sorted(tensors):
         value = tensors[name].contiguous()
         digest.update(f"{name} {value.dtype} {list(value.shape)};".encode())

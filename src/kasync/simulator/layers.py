@@ -205,9 +205,11 @@ class Chain:
             start = getattr(layer, "stop", start)
             layers.append(layer)
         for i in range(len(layers) - 1):  # a maximum and a rectifier commute, and after the maximum there is less to do
-            if isinstance(layers[i], Rectify) and isinstance(layers[i + 1], Pool):
-                layers[i : i + 2] = layers[i + 1], layers[i]
-        return cls(tuple(layers)) if start else None
+            after = layers[i + 1]
+            if isinstance(layers[i], Rectify) and isinstance(after, Pool) and after.padding == (0, 0):
+                layers[i : i + 2] = after, layers[i]
+        own = sum(parameter.numel() for parameter in model.parameters())  # less than start where weights are shared
+        return cls(tuple(layers)) if start == own > 0 else None
 
     def forward(self, params: Tensor, x: Tensor) -> Tensor:
         """Outputs [N, ...] of the model at params [D]."""

@@ -11,6 +11,7 @@ from kasync.core import Rule
 from kasync.data.federated import FederatedData
 from kasync.errors import UserError, unknown
 from kasync.simulator.plan import Plan
+from kasync.simulator.run import BLOCK
 
 HOLDS = ("auto", "gradients", "versions")
 
@@ -64,7 +65,8 @@ def choose(plan: Plan, rule: Rule, data: FederatedData, length: int, hold: str, 
 
     def need(kind: str) -> Memory:
         inputs = data.train.inputs.nbytes + data.test.inputs.nbytes + 8 * len(data.indices)
-        working = (6 * k + 16) * row
+        first = min(BLOCK, int(plan.bounds[1])) if kind == "gradients" else 0  # all begin on version 0
+        working = (6 * k + 16 + first) * row
         return Memory(kind, counts[kind] * row, rule.table_rows * row, inputs, working, available(device))
 
     kinds = ["versions"] if rule.needs_starts else ["gradients", "versions"] if hold == "auto" else [hold]

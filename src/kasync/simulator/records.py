@@ -10,13 +10,16 @@ from numpy.typing import NDArray
 
 from kasync.timelines import Timeline
 
-FIELDS = ("loss", "lr", "stage", "dropped", "skipped", "accuracy", "test_loss")  # [steps] each
+FIELDS = ("loss", "lr", "stage", "dropped", "skipped", "evaluated", "accuracy", "test_loss")  # [steps]
 WIDE = ("weights", "similarities")  # [steps, k] each
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One server step. `accuracy` and `test_loss` are None where the model was not evaluated after it."""
+    """One server step. `accuracy` and `test_loss` are None where the model was not evaluated after it.
+
+    The accuracy of a regression is None, and the test loss of a model that has diverged is not a number.
+    """
 
     step: int  # updates made so far: the first record has step 1
     time: float  # virtual seconds
@@ -53,7 +56,7 @@ class History:
         """The records of the steps start..stop-1."""
         get = self.columns
         for s in range(start, stop):
-            accuracy, test_loss = get["accuracy"][s], get["test_loss"][s]
+            accuracy, test_loss, evaluated = get["accuracy"][s], get["test_loss"][s], get["evaluated"][s] == 1
             similar = get["similarities"][s]
             yield Record(
                 step=s + 1,
@@ -68,5 +71,5 @@ class History:
                 weights=get["weights"][s],
                 similarities=None if np.isnan(similar).all() else similar,
                 accuracy=None if np.isnan(accuracy) else float(accuracy),
-                test_loss=None if np.isnan(test_loss) else float(test_loss),
+                test_loss=float(test_loss) if evaluated else None,
             )

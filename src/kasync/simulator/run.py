@@ -17,6 +17,7 @@ from kasync.simulator.inputs import Deliveries, Inputs, Workload
 from kasync.simulator.plan import Plan
 
 CHUNK = 100  # steps prepared at once
+BLOCK = 100  # clients whose gradients are computed at once before they are stored
 NARROW = ("loss", "lr", "stage", "dropped", "skipped")  # one number a step
 WIDE = ("weights", "similarities")  # k numbers a step
 
@@ -84,7 +85,7 @@ class Run:
         )
         return step
 
-    def work(self, work: Workload, block: int = 1000) -> None:
+    def work(self, work: Workload, block: int = BLOCK) -> None:
         """Compute gradients on the current model and let them wait."""
         for start in range(0, len(work), block):
             part = work[start : start + block]

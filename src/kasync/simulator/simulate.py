@@ -14,13 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from kasync import checks
 from kasync.core import Rule
 from kasync.data.federated import FederatedData
-from kasync.errors import UserError
+from kasync.simulator import border
 from kasync.simulator.batches import Batches
-from kasync.simulator.checkpoint import Checkpoint
-from kasync.simulator.clients import Clients, flat_parameters
+from kasync.simulator.checkpoint import Checkpoint, identity_of
+from kasync.simulator.clients import Clients, default_loss, flat_parameters
 from kasync.simulator.evaluate import evaluate
 from kasync.simulator.graph import CapturedRun
 from kasync.simulator.inputs import Inputs
@@ -61,28 +60,23 @@ def simulate(
     checkpoint   a file; a run that was killed continues from it and yields the same records as one that was not
     """
     work = work if work is not None else Gradient(8)
-    checks.count("evaluate_every", evaluate_every)
-    if timeline.population > data.clients:
-        raise UserError(
-            f"the timeline has {timeline.population} clients but the data {data.clients}: partition it for as many."
-        )
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"device = {device!r}: no CUDA GPU is there; use device='cpu'.")
+    border.check(model, data, rule, timeline, work, seed, device, evaluate_every, checkpoint_every)
     plan = Plan(timeline, staleness)
-    empty = np.flatnonzero(data.sizes[np.unique(timeline.clients)] == 0)
-    if len(empty):
-        raise UserError(
-            f"{len(empty)} clients of the timeline have no sample: partition the data so that each has one."
-        )
+    formula = loss or default_loss(data)
+    border.check_fit(model, data, formula)
     params = flat_parameters(model).float().to(device)
+    path = Path(checkpoint) if checkpoint is not None else None
+    if path is not None and hold == "auto":
+        hold = identity_of(path).get("hold", hold)  # what was begun one way goes on the same way
     memory = choose(plan, rule, data, len(params), hold, device)
-    clients = Clients.of(model, data, work, loss, device)
+    place = None
+    if path is not None:
+        place = Checkpoint(path, _identity(model, params, data, rule, plan, work, seed, memory.hold, loss))
+        place.ready()
+    clients = Clients.of(model, data, work, formula, device)
     inputs = Inputs(plan, Batches.of(data, work, seed), memory.hold == "gradients")
     kind = CapturedRun if torch.device(device).type == "cuda" else Run
     run = kind.begin(plan, inputs, clients, rule, params)
-    place = None
-    if checkpoint is not None:
-        place = Checkpoint(Path(checkpoint), _identity(model, params, data, rule, plan, work, seed, memory.hold))
     return Simulation(run, data.classes, evaluate_every, memory, place, checkpoint_every, progress)
 
 
@@ -105,6 +99,7 @@ class Simulation:
         self.history = History.empty(self.timeline.steps, self.timeline.k)
         self.done = 0
         self.progress = Progress(self.timeline.steps, self.timeline.k, str(memory)) if progress else None
+        self._resume()
 
     @property
     def params(self) -> Tensor:
@@ -117,8 +112,7 @@ class Simulation:
         return model
 
     def __iter__(self) -> Iterator[Record]:
-        told = self._resume()
-        yield from self.history.records(0, told, self.timeline, self.run.plan.reported)
+        yield from self.history.records(0, self.done, self.timeline, self.run.plan.reported)
         saved = time.monotonic()
         pause = self.checkpoint_every
         while self.done < self.timeline.steps:
@@ -145,7 +139,8 @@ class Simulation:
 
     def _evaluate(self, step: int) -> None:
         accuracy, loss = evaluate(self.run.clients, self.run.server.params, self.classes).tolist()
-        self.history.put(step - 1, {"accuracy": np.array([accuracy]), "test_loss": np.array([loss])})
+        told = {"evaluated": 1.0, "accuracy": accuracy, "test_loss": loss}
+        self.history.put(step - 1, {name: np.array([value]) for name, value in told.items()})
 
     def _save(self) -> None:
         assert self.checkpoint is not None
@@ -153,33 +148,48 @@ class Simulation:
         finished = self.done == self.timeline.steps  # then nothing waits any more
         self.checkpoint.save(self.done, {**self.run.tensors(with_store=not finished), **told})
 
-    def _resume(self) -> int:
-        """Continue from the checkpoint, if there is one; the number of steps it had made."""
-        found = self.checkpoint.load() if self.checkpoint is not None and self.done == 0 else None
-        if found is not None:
-            self.done, tensors = found
-            self.history.put(
-                0, {n.removeprefix("history."): t.numpy() for n, t in tensors.items() if n.startswith("history.")}
-            )
-            self.run.restore({name: t for name, t in tensors.items() if not name.startswith("history.")})
-        return self.done
+    def _resume(self) -> None:
+        """Continue from the checkpoint, if there is one."""
+        found = self.checkpoint.load() if self.checkpoint is not None else None
+        if found is None:
+            return
+        self.done, tensors = found
+        told = {n.removeprefix("history."): t.numpy() for n, t in tensors.items() if n.startswith("history.")}
+        self.history.put(0, told)
+        self.run.restore({name: value for name, value in tensors.items() if not name.startswith("history.")})
 
 
 def _identity(
-    model: nn.Module, params: Tensor, data: FederatedData, rule: Rule, plan: Plan, work: Work, seed: int, hold: str
+    model: nn.Module,
+    params: Tensor,
+    data: FederatedData,
+    rule: Rule,
+    plan: Plan,
+    work: Work,
+    seed: int,
+    hold: str,
+    loss: Loss | None,
 ) -> dict[str, str]:
     """What makes a run the one it is, as short texts."""
-    samples = (data.train.labels, data.train.inputs[:64], data.indices, data.offsets)
+    samples = (data.train.labels, data.train.inputs, data.indices, data.offsets, data.test.labels, data.test.inputs)
     return {
         "model": f"{type(model).__name__} with {len(params)} parameters starting at {_digest(params.cpu().numpy())}",
         "data": f"{data.name} scaled {data.scale} {_digest(*samples)}",
-        "rule": re.sub(r" at 0x[0-9a-f]+", "", repr(rule)),
+        "rule": _words(rule),
+        "loss": "the default" if loss is None else _words(loss),
         "timeline": plan.timeline.fingerprint()[:16],
         "staleness": plan.semantics,
         "work": repr(work),
         "seed": str(seed),
         "hold": hold,
     }
+
+
+def _words(thing: object) -> str:
+    """The thing as text that is the same in another process; a function with what it computes."""
+    code = getattr(thing, "__code__", None)
+    body = f" {_digest(np.frombuffer(code.co_code, dtype=np.uint8))} {code.co_names}" if code is not None else ""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(thing)) + body
 
 
 def _digest(*arrays: NDArray) -> str:
