@@ -9,8 +9,8 @@ from kasync import Gradient, LocalSGD, models, rules, timelines
 
 STEPS = 200
 TIMELINE = timelines.uniform(CLIENTS, 3, STEPS, seed=7)
-# LeNet compares millions of activations with 0 and with each other; where two are equal but for rounding, autograd itself
-# is 3e-4 off the float64 gradient. A small step keeps that below the bound.
+# LeNet compares millions of activations with 0 and with each other; where two are equal but for rounding, autograd
+# itself is 3e-4 off the float64 gradient. A small step keeps that below the bound.
 GENTLE = {"lr": 0.001}
 
 
