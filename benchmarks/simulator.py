@@ -1,8 +1,8 @@
 """How fast is the simulator, beside a bare loop that computes the same gradients and does nothing else?
 
-    python benchmarks/simulator.py [speed] [growth] [memory] [--device cpu|cuda] [--steps N]
+    python benchmarks/simulator.py [speed] [together] [growth] [memory] [--device cpu|cuda] [--steps N]
 
-Everything is measured side by side in one run, in alternating blocks; ratios are of medians.
+Everything is measured side by side in one run, in alternating blocks of N steps; ratios are of medians.
 """
 
 import argparse
@@ -12,192 +12,184 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
 import kasync
-from kasync import models, rules, timelines
-from kasync.data.federated import FederatedData
+from kasync import kernel, models, rules, timelines
 from kasync.data.dataset import Samples
+from kasync.data.federated import FederatedData
 
-TASKS = {
-    "lenet": (lambda: models.lenet(), (3, 32, 32), 8),
-    "cnn": (lambda: models.emnist_cnn(10), (1, 28, 28), 4),
-    "celeba": (lambda: models.celeba_cnn(), (3, 84, 84), 4),
+TASKS = {  # model, input shape, batch, classes
+    "lenet": (models.lenet, (3, 32, 32), 8, 10),
+    "cnn": (models.emnist_cnn, (1, 28, 28), 4, 10),
+    "celeba": (models.celeba_cnn, (3, 84, 84), 4, 2),
 }
+BARS = {("cpu", "lenet"): (1.6, "15%"), ("cpu", "cnn"): (1.4, "30%")}  # over the bare loop; bookkeeping and rule
+CHUNK = 100
 
 
 def random_data(shape, clients, classes=10, size=20, samples=5000):
     rng = np.random.default_rng(0)
     inputs = rng.integers(0, 256, (samples, *shape), dtype=np.uint8)
     labels = rng.integers(0, classes, samples)
-    indices = rng.integers(0, samples, clients * size)
     train, test = Samples(inputs, labels), Samples(inputs[:500], labels[:500])
+    indices = rng.integers(0, samples, clients * size)
     return FederatedData(train, test, indices, np.arange(clients + 1) * size, classes)
 
 
-def simulation(task, clients, k, steps, device, hold="auto", rule=None):
-    build, shape, batch = TASKS[task]
-    data = random_data(shape, clients, classes=2 if task == "celeba" else 10)
+def simulation(task, clients, k, steps, device, hold="auto"):
+    build, shape, batch, classes = TASKS[task]
+    data = random_data(shape, clients, classes)
     timeline = timelines.uniform(clients, k, steps, seed=0)
-    rule = rule or rules.wkafl(0.001)
-    return kasync.simulate(
-        build(), data, rule, timeline, kasync.Gradient(batch), device=device, hold=hold, evaluate_every=10**6
-    )
+    work = kasync.Gradient(batch)
+    settings = {"device": device, "hold": hold, "evaluate_every": 10**6}
+    return kasync.simulate(build(), data, rules.wkafl(0.001), timeline, work, **settings)
 
 
-def wait(device):
+def advance(sim, start, stop):
+    with sim.run.context():
+        for first in range(start, stop, CHUNK):
+            sim.run.steps(first, min(first + CHUNK, stop))
+
+
+def seconds(work, device, times=1):
     if device == "cuda":
         torch.cuda.synchronize()
-
-
-def timed(work, device):
-    wait(device)
     start = time.perf_counter()
-    work()
-    wait(device)
-    return time.perf_counter() - start
+    for _ in range(times):
+        work()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) / times
 
 
 def bare_loop(task, k, device):
-    """K gradients, one client after the other, on one thread, with autograd: what a user would write."""
-    build, shape, batch = TASKS[task]
+    """K gradients, one client after the other with autograd: what a user would write; and one centralised step."""
+    build, shape, batch, classes = TASKS[task]
     model = build().to(device)
     inputs = torch.rand(k * batch, *shape, device=device)
-    labels = torch.randint(0, 2, (k * batch,), device=device)
+    labels = torch.randint(0, classes, (k * batch,), device=device)
+
+    def gradient(part):
+        model.zero_grad()
+        cross_entropy(model(inputs[part]), labels[part]).backward()
 
     def loop():
         for i in range(k):
-            part = slice(i * batch, (i + 1) * batch)
-            model.zero_grad()
-            cross_entropy(model(inputs[part]), labels[part]).backward()
+            gradient(slice(i * batch, (i + 1) * batch))
 
-    def central():
-        model.zero_grad()
-        cross_entropy(model(inputs), labels).backward()
-
-    return loop, central
+    return loop, partial(gradient, slice(None))
 
 
-def speed(device, steps, k=10, clients=3000, tasks=("lenet", "cnn")):
-    for task in tasks:
-        sim = simulation(task, clients, k, 100 + 40 * steps, device)
-        run, made = sim.run, 0
+def gradients_only(sim, k, batch, device):
+    """The clients' part of a step alone."""
+    rows = torch.empty(k, len(sim.params), device=device)
+    samples = torch.randint(0, 5000, (k, 1, batch), device=device)
+    weights = torch.full((k, 1, batch), 1 / batch, device=device)
 
-        def block(count, sim=sim):
-            nonlocal made
-            with sim.run.context():
-                for start in range(made, made + count, 100):
-                    sim.run.steps(start, min(start + 100, made + count))
-            made += count
+    def work():
+        with sim.run.context(), torch.no_grad():
+            sim.run.clients.compute(sim.run.server.params, samples, weights, rows)
 
-        block(20)  # computes the first gradient of every client
-        loop, central = bare_loop(task, k, device)
-        rows = torch.empty(k, len(sim.params), device=device)
-        batch = TASKS[task][2]
-        samples = torch.randint(0, 5000, (k, 1, batch), device=device)
-        weights = torch.full((k, 1, batch), 1 / batch, device=device)
+    return work
 
-        def gradients(run=run, rows=rows, samples=samples, weights=weights):
-            with run.context(), torch.no_grad():
-                run.clients.compute(run.server.params, samples, weights, rows)
 
-        threads = torch.get_num_threads()
-        taken = {name: [] for name in ("bare loop", "central", "central, all threads", "gradients", "whole step")}
-        for _ in range(12):
-            taken["whole step"].append(timed(lambda: block(steps), device) / steps)
-            taken["gradients"].append(timed(lambda: [gradients() for _ in range(steps)], device) / steps)
-            taken["central, all threads"].append(timed(lambda: [central() for _ in range(steps)], device) / steps)
-            torch.set_num_threads(1)
-            taken["bare loop"].append(timed(lambda: [loop() for _ in range(steps)], device) / steps)
-            taken["central"].append(timed(lambda: [central() for _ in range(steps)], device) / steps)
-            torch.set_num_threads(threads)
-        ms = {name: 1e3 * statistics.median(values) for name, values in taken.items()}
-        whole = ms["whole step"]
+def on_one_thread(work):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    work()
+    torch.set_num_threads(threads)
+
+
+def speed_of(task, device, steps, k=10, clients=3000, repetitions=12):
+    sim = simulation(task, clients, k, CHUNK + repetitions * steps, device)
+    advance(sim, 0, CHUNK)  # computes the first gradient of every client, and on CUDA captures the graph
+    batch = TASKS[task][2]
+    loop, central = bare_loop(task, k, device)
+    gradients = gradients_only(sim, k, batch, device)
+    taken = {name: [] for name in ("whole step", "gradients", "central, all threads", "bare loop", "central")}
+    for number in range(repetitions):
+        start = CHUNK + number * steps
+        taken["whole step"].append(seconds(partial(advance, sim, start, start + steps), device) / steps)
+        taken["gradients"].append(seconds(gradients, device, steps))
+        taken["central, all threads"].append(seconds(central, device, steps))
+        taken["bare loop"].append(seconds(partial(on_one_thread, loop), device, steps))
+        taken["central"].append(seconds(partial(on_one_thread, central), device, steps))
+    return sim, {name: 1e3 * statistics.median(values) for name, values in taken.items()}
+
+
+def speed(device, steps):
+    for task in ("lenet", "cnn"):
+        sim, ms = speed_of(task, device, steps)
+        whole, k = ms["whole step"], sim.timeline.k
+        bar, share = BARS.get((device, task), (20, "none"))
         print(
-            f"\n{task}: {clients} clients, k = {k}, batch {batch}, {len(sim.params):,} parameters, {device}, {sim.memory.hold}"
+            f"\n{task}: {sim.timeline.population} clients, k = {k}, {len(sim.params):,} parameters, {sim.memory.hold}"
         )
         for name, value in ms.items():
-            print(f"  {name:24s} {value:8.3f} ms")
+            print(f"  {name:24s} {value:9.3f} ms")
         print(f"  client updates per second {1e3 * k / whole:12,.0f}")
-        print(
-            f"  over the bare loop        {ms['bare loop'] / whole:12.2f}  (bar: {'20' if device == 'cuda' else 1.6 if task == 'lenet' else 1.4})"
-        )
-        print(
-            f"  over one centralised step {ms['central'] / whole:12.2f}  (one thread; all threads {ms['central, all threads'] / whole:.2f})"
-        )
-        if device == "cpu":
-            print(
-                f"  bookkeeping and rule      {1 - ms['gradients'] / whole:12.1%}  (bar: {'15%' if task == 'lenet' else '30%'})"
-            )
-        del sim, run
+        print(f"  over the bare loop        {ms['bare loop'] / whole:12.2f}  (bar: {bar})")
+        print(f"  over a centralised step   {ms['central'] / whole:12.2f}  (one thread)")
+        print(f"  ... with all threads      {ms['central, all threads'] / whole:12.2f}")
+        print(f"  bookkeeping and rule      {1 - ms['gradients'] / whole:12.1%}  (bar: {share})")
+        del sim
 
 
-def together(device, steps, jobs=(1, 2, 4, 8), task="lenet", k=10, clients=3000):
+def together(device, steps, k=10, clients=3000):
     """Several seeds at once on one GPU: a thread and a stream each."""
-    for count in jobs:
-        sims = [simulation(task, clients, k, 100 + 4 * steps, device) for _ in range(count)]
+    for task in ("lenet", "cnn"):
+        for count in (1, 2, 4, 8, 16):
+            sims = [simulation(task, clients, k, CHUNK + 4 * steps, device) for _ in range(count)]
+            ready = threading.Barrier(count + 1)
 
-        def go(sim, start, stop):
-            with sim.run.context():
-                for a in range(start, stop, 100):
-                    sim.run.steps(a, min(a + 100, stop))
+            def work(sim, ready=ready):
+                advance(sim, 0, CHUNK)
+                ready.wait()
+                advance(sim, CHUNK, CHUNK + 4 * steps)
 
-        ready = threading.Barrier(count + 1)
-
-        def work(sim, ready=ready):
-            go(sim, 0, 100)  # each chunk of steps ends with its log on the host, so nothing is left to wait for
+            workers = [threading.Thread(target=work, args=(sim,)) for sim in sims]
+            for worker in workers:
+                worker.start()
             ready.wait()
-            go(sim, 100, 100 + 4 * steps)
-
-        workers = [threading.Thread(target=work, args=(sim,)) for sim in sims]
-        for worker in workers:
-            worker.start()
-        ready.wait()
-
-        def all_of_them(workers=workers):
+            start = time.perf_counter()
             for worker in workers:
                 worker.join()
-
-        seconds = timed(all_of_them, device)
-        print(f"  {task}: {count} runs at once: {1e3 * seconds / (4 * steps) / count:.3f} ms per step and run")
-        del sims
+            each = 1e3 * (time.perf_counter() - start) / (4 * steps) / count
+            print(f"  {task}: {count:2d} runs at once: {each:.3f} ms for a step of one run")
 
 
 def growth(device, steps, k=10):
     print("\nstep time against the number of clients (LeNet, k = 10)")
     first = None
     for clients in (100, 1_000, 10_000, 100_000):
-        sim = simulation("lenet", clients, k, 60 + 6 * steps, device, hold="versions")
-        with sim.run.context():
-            sim.run.steps(0, 60)
-            blocks = [
-                timed(lambda s=s, sim=sim: sim.run.steps(s, s + steps), device)
-                for s in range(60, 60 + 6 * steps, steps)
-            ]
+        sim = simulation("lenet", clients, k, CHUNK + 6 * steps, device, hold="versions")
+        advance(sim, 0, CHUNK)
+        starts = range(CHUNK, CHUNK + 6 * steps, steps)
+        blocks = [seconds(partial(advance, sim, start, start + steps), device) for start in starts]
         each = 1e3 * statistics.median(blocks) / steps
         first = first or each
         print(f"  {clients:7,} clients: {each:7.3f} ms a step, {each / first:.2f} of the first; {sim.memory}")
 
 
 def memory(device):
-    """Peak memory of whole runs, each in a process of its own."""
-    for task, clients, k, steps, bar in (("celeba", 2000, 15, 300, 6), ("lenet", 100_000, 100, 1000, 4)):
+    """Peak memory of whole runs, each in a process of its own, the smaller one first."""
+    for task, clients, k, steps, bar in (("lenet", 100_000, 100, 1000, 4), ("celeba", 2000, 15, 300, 6)):
         code = (
-            "import sys, time; sys.path.insert(0, 'benchmarks'); import simulator as s\n"
-            f"sim = s.simulation({task!r}, {clients}, {k}, {steps}, {device!r}, hold='versions'); t = time.time()\n"
+            "import sys; sys.path.insert(0, 'benchmarks'); import simulator\n"
+            f"sim = simulator.simulation({task!r}, {clients}, {k}, {steps}, {device!r}, hold='versions')\n"
             "for _ in sim: pass\n"
-            "print(sim.memory, round(time.time() - t))"
+            "print(sim.memory)"
         )
         start = time.perf_counter()
         out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
-        print(
-            f"\n{task}: {clients:,} clients, k = {k}, {steps} steps: largest process so far {peak:.2f} GiB (bar: {bar} GB), "
-            f"{time.perf_counter() - start:.0f} s\n  {out.strip()}"
-        )
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20  # the largest child so far
+        print(f"\n{task}: {clients:,} clients, k = {k}, {steps} steps, {time.perf_counter() - start:.0f} s")
+        print(f"  peak of the process {peak:.2f} GiB (bar: {bar} GB); foretold: {out.strip()}")
 
 
 if __name__ == "__main__":
@@ -206,18 +198,11 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=20)
     chosen = parser.parse_args()
-    print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads, kernel {kasync.kernel.available()}"
-        if hasattr(kasync, "kernel")
-        else f"torch {torch.__version__}"
-    )
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, kernel: {kernel.instructions()}")
     if chosen.device == "cuda":
         print(torch.cuda.get_device_name())
-    if "speed" in chosen.what:
-        speed(chosen.device, chosen.steps)
-    if "together" in chosen.what:
-        together(chosen.device, chosen.steps)
-    if "growth" in chosen.what:
-        growth(chosen.device, chosen.steps)
+    for name, measure in (("speed", speed), ("together", together), ("growth", growth)):
+        if name in chosen.what:
+            measure(chosen.device, chosen.steps)
     if "memory" in chosen.what:
         memory(chosen.device)

@@ -1,10 +1,14 @@
 """Asynchronous federated learning: simulated at full scale, checked against its papers, deployed unchanged."""
 
-from kasync import data, models, rules, schedules, timelines
-from kasync.arrivals import Arrivals
-from kasync.core import Part, Rule, ServerState, Step
-from kasync.simulator import Record, server_gradient, simulate
-from kasync.work import Gradient, LocalSGD
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kasync import data, models, rules, schedules, timelines
+    from kasync.arrivals import Arrivals
+    from kasync.core import Part, Rule, ServerState, Step
+    from kasync.simulator import Record, server_gradient, simulate
+    from kasync.work import Gradient, LocalSGD
 
 __all__ = [
     "Arrivals",
@@ -24,3 +28,23 @@ __all__ = [
     "timelines",
 ]
 __version__ = "0.1.0"
+_PLACES = {  # where each name lives; imported when first asked for, so that `kasync --help` needs no torch
+    "Arrivals": "arrivals",
+    "Gradient": "work",
+    "LocalSGD": "work",
+    "Part": "core",
+    "Record": "simulator",
+    "Rule": "core",
+    "ServerState": "core",
+    "Step": "core",
+    "server_gradient": "simulator",
+    "simulate": "simulator",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _PLACES:
+        return import_module(f"{__name__}.{name}")
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

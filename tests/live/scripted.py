@@ -25,14 +25,14 @@ class Script:
     sizes: NDArray[np.int64]  # [clients]
 
     @classmethod
-    def drawn(cls, k: int = 4, steps: int = 25, seed: int = 0) -> Script:
+    def drawn(cls, k: int = 4, steps: int = 25, seed: int = 0, clients: int = CLIENTS) -> Script:
         rng = np.random.default_rng(seed)
         return cls(
-            timelines.uniform(clients=CLIENTS, k=k, steps=steps, seed=seed),
+            timelines.uniform(clients=clients, k=k, steps=steps, seed=seed),
             torch.from_numpy(rng.normal(size=LENGTH)),
-            rng.normal(size=(CLIENTS, steps + 1, LENGTH)) + rng.normal(size=LENGTH),
-            rng.uniform(0.5, 1.5, size=(CLIENTS, steps + 1)),
-            rng.integers(1, 20, size=CLIENTS),
+            rng.normal(size=(clients, steps + 1, LENGTH)) + rng.normal(size=LENGTH),
+            rng.uniform(0.5, 1.5, size=(clients, steps + 1)),
+            rng.integers(1, 20, size=clients),
         )
 
     def due(self, client: int, visit: int) -> int:

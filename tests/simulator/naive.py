@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from kasync import Arrivals, LocalSGD, ServerState
 from kasync.data.federated import FederatedData, scaled
-from kasync.simulator.batches import Batches
+from kasync.work.batches import Batches
 
 
 @dataclass

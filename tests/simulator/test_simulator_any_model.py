@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from kasync import Gradient, LocalSGD, rules, timelines
 from kasync.errors import UserError
-from kasync.simulator.general import General, check
-from kasync.simulator.layers import Chain
+from kasync.work.general import General, check
+from kasync.work.layers import Chain
 
 TIMELINE = timelines.uniform(CLIENTS, 3, 60, seed=7)
 

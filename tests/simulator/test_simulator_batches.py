@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kasync import Gradient, LocalSGD
 from kasync.data.federated import from_arrays
-from kasync.simulator.batches import Batches
+from kasync.work.batches import Batches
 
 
 def held_by(sizes):

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from kasync import models
-from kasync.simulator.layers import Chain, Convolution
+from kasync.work.layers import Chain, Convolution
 
 
 def span(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:

@@ -35,6 +35,13 @@ def test_one_thread_and_two_give_the_same_bits(threads, hold, work):
     assert same_records(one[0], two[0])
 
 
+@pytest.mark.parametrize("k", [2, 4, 12])
+def test_a_product_of_few_rows_rounds_differently_and_still_threads_give_the_same_bits(threads, k):
+    run = (models.mlp(6, 64, 4), vectors(), rules.kasync_sgd(0.05), timelines.uniform(CLIENTS, k, 20, seed=1))
+    ends = [on(threads, count, *run, Gradient(1), hold="gradients")[1].params for count in (1, 2, 3, 5)]
+    assert all(torch.equal(end, ends[0]) for end in ends)
+
+
 @pytest.mark.parametrize("hold", HOLDS)
 def test_one_thread_and_two_give_the_same_bits_on_lenet(threads, hold):
     run = (models.lenet(), pictures(), rules.kasync_sgd(0.05), timelines.uniform(6, 4, 8, seed=1))
@@ -62,7 +69,7 @@ def test_neither_evaluations_nor_pieces_change_the_numbers(hold, monkeypatch):
         assert [r.loss for r in records] == [r.loss for r in whole]
         evaluated = [r.step for r in records if r.accuracy is not None]
         assert evaluated == [*range(every, TIMELINE.steps, every), TIMELINE.steps]
-    monkeypatch.setattr(sys.modules["kasync.simulator.simulate"], "CHUNK", 3)
+    monkeypatch.setattr(sys.modules["kasync.simulator.simulation"], "CHUNK", 3)
     assert torch.equal(finished(*run, hold=hold)[1].params, expected.params)
 
 

@@ -11,8 +11,8 @@ from small_worlds import CLIENTS, finished, mlp, vectors
 from torch.nn import functional
 
 from kasync import Gradient, rules, simulate, timelines
-from kasync.simulator.batches import Batches
 from kasync.timelines import Dropouts, Repeating, durations
+from kasync.work.batches import Batches
 
 K = 3
 STEPS = 25

@@ -7,7 +7,7 @@ from kasync.data import load
 from kasync.data.federated import from_arrays, scaled
 from kasync.models import logistic
 from kasync.rules import kasync_sgd
-from kasync.simulator.simulate import simulate
+from kasync.simulator.simulation import simulate
 from kasync.theory import ModelTask, StageOne, measure_constants, theorem_one
 from kasync.timelines import clock, durations
 from kasync.work import Gradient

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from kasync.checkpoint import Checkpoint
 from kasync.core import ServerState
 from kasync.live.diary import Diary
 from kasync.live.waiting import Waiting
-from kasync.simulator.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from kasync.live.loop import Federation

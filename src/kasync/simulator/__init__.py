@@ -2,6 +2,6 @@
 
 from kasync.simulator.records import Record
 from kasync.simulator.server import server_gradient
-from kasync.simulator.simulate import Simulation, simulate
+from kasync.simulator.simulation import Simulation, simulate
 
 __all__ = ["Record", "Simulation", "server_gradient", "simulate"]

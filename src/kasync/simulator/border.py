@@ -12,11 +12,11 @@ from kasync import checks
 from kasync.core import Rule
 from kasync.data.federated import FederatedData, scaled
 from kasync.errors import UserError
-from kasync.simulator.general import check as check_model
-from kasync.simulator.layers import Loss
 from kasync.timelines import Timeline
 from kasync.timelines.invariants import broken
 from kasync.work import Gradient, LocalSGD
+from kasync.work.general import check as check_model
+from kasync.work.layers import Loss
 
 
 def check(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kasync.data.federated import scaled
-from kasync.simulator.clients import Clients
+from kasync.work.clients import Clients
 
 CHUNK = {"cpu": 250, "cuda": 5000}  # samples at once
 

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from kasync.arrivals import Arrivals
 from kasync.core import Rule
-from kasync.simulator.clients import Clients
 from kasync.simulator.inputs import Deliveries, Inputs, Workload
 from kasync.simulator.plan import Plan
 from kasync.simulator.run import CHUNK, Run, columns, logged
+from kasync.work.clients import Clients
 
 WARM_UP = 3  # steps made one kernel at a time, so that libraries are loaded and all memory exists
 CAPTURING = threading.Lock()  # several runs may share a GPU from several threads, but capture one after the other

@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from kasync.simulator.batches import Batches
 from kasync.simulator.plan import Plan
+from kasync.work.batches import Batches
 
 
 @dataclass(frozen=True, eq=False)

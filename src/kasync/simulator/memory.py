@@ -45,7 +45,10 @@ def size(count: int) -> str:
 def available(device: str) -> int:
     """Bytes that can still be taken on the device."""
     if torch.device(device).type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(
+            device
+        )  # free again, but not given back
+        return torch.cuda.mem_get_info(device)[0] + kept
     try:
         with open("/proc/meminfo") as lines:
             return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from kasync.arrivals import Arrivals
 from kasync.core import Rule, ServerState, Step
-from kasync.simulator.clients import Clients, one_thread_each
 from kasync.simulator.inputs import Deliveries, Inputs, Workload
 from kasync.simulator.plan import Plan
+from kasync.work.clients import Clients, one_thread_each
 
 CHUNK = 100  # steps prepared at once
 BLOCK = 100  # clients whose gradients are computed at once before they are stored

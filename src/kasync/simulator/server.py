@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from kasync.data.dataset import Samples
 from kasync.data.federated import FederatedData, scaled
-from kasync.simulator.clients import default_loss
-from kasync.simulator.general import General, check
-from kasync.simulator.layers import Chain, Loss
+from kasync.work.clients import default_loss
+from kasync.work.general import General, check
+from kasync.work.layers import Chain, Loss
 
 
 def server_gradient(

@@ -8,6 +8,7 @@ iid()                      shuffled, equal sizes
 natural(pick)              one client per writer, per celebrity: whoever made the samples
 """
 
+from dataclasses import fields
 from importlib import import_module
 from typing import Any
 
@@ -54,7 +55,7 @@ def build(name: str, **settings: Any) -> Split:
     """The way of this name with these settings, as a file of settings would say it: build("labels", per_client=1)."""
     if name not in _WAYS:
         raise unknown("partition", name, _WAYS)
-    known = _WAYS[name].__dataclass_fields__
+    known = [field.name for field in fields(_WAYS[name])]
     for setting in settings:
         if setting not in known:
             raise unknown(f"setting of partition {name!r}", setting, known)

@@ -14,16 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from kasync.checkpoint import Checkpoint, identity_of
 from kasync.core import Rule
 from kasync.data.federated import FederatedData
 from kasync.simulator import border
-from kasync.simulator.batches import Batches
-from kasync.simulator.checkpoint import Checkpoint, identity_of
-from kasync.simulator.clients import Clients, default_loss, flat_parameters
 from kasync.simulator.evaluate import evaluate
 from kasync.simulator.graph import CapturedRun
 from kasync.simulator.inputs import Inputs
-from kasync.simulator.layers import Loss
 from kasync.simulator.memory import Memory, choose
 from kasync.simulator.plan import Plan
 from kasync.simulator.progress import Progress
@@ -31,6 +28,9 @@ from kasync.simulator.records import History, Record
 from kasync.simulator.run import CHUNK, Run
 from kasync.timelines import Timeline
 from kasync.work import Gradient, Work
+from kasync.work.batches import Batches
+from kasync.work.clients import Clients, default_loss, flat_parameters
+from kasync.work.layers import Loss
 
 
 def simulate(

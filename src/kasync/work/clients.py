@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kasync.data.federated import FederatedData, FederatedTensors, scaled
-from kasync.simulator.general import General
-from kasync.simulator.layers import Chain, Loss
-from kasync.work import Gradient, LocalSGD, Work
+from kasync.work.general import General
+from kasync.work.layers import Chain, Loss
+from kasync.work.pieces import Gradient, LocalSGD, Work
 
 PAIR = 10  # clients shared by two cores; fixed, so that results do not depend on the number of cores
 
@@ -56,14 +56,14 @@ class Clients:
     pool: ThreadPoolExecutor | None = field(default=None)
 
     @classmethod
-    def of(cls, model: nn.Module, data: FederatedData, work: Work, loss: Loss, device: str) -> Clients:
+    def of(cls, model: nn.Module, data: FederatedData, work: Work, loss: Loss | None, device: str) -> Clients:
         chain = Chain.of(model)
         general = General.of(copy.deepcopy(model).to(device))
         on_cuda = torch.device(device).type == "cuda"
         threads = torch.get_num_threads()
         pool = None if on_cuda else ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
         separate = general if chain is None or on_cuda else chain
-        return cls(chain or general, separate, data.tensors(device), data.scale, loss, work, pool)
+        return cls(chain or general, separate, data.tensors(device), data.scale, loss or default_loss(data), work, pool)
 
     def compute(self, params: Tensor, samples: Tensor, weights: Tensor, out: Tensor) -> Tensor:
         """Write what n clients bring into out [n, D] and return their losses [n].

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from kasync.errors import UserError
-from kasync.simulator.layers import Loss
+from kasync.work.layers import Loss
 
 STATISTICS = "its running statistics belong to nobody in a federation: use nn.GroupNorm"
 CHANCE = "it draws from a global generator, so a run could not be repeated: leave it out"

@@ -1,0 +1,63 @@
+"""What does a client of the simulator do when it is alone in its own process? The same, on the same batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from kasync.data.federated import FederatedData
+from kasync.live.deliveries import Delivery
+from kasync.work import Work
+from kasync.work.batches import Batches
+from kasync.work.clients import Clients
+from kasync.work.general import check
+
+
+@dataclass(frozen=True, eq=False)
+class DataClient:
+    """Client `number` with its samples; what it draws is a function of (seed, number, visit), as in the simulator."""
+
+    number: int
+    model: nn.Module
+    data: FederatedData  # this client's samples alone
+    work: Work
+    seed: int
+
+    @cached_property
+    def machine(self) -> Clients:
+        return replace(Clients.of(self.model, self.data, self.work, None, "cpu"), pool=None)
+
+    @cached_property
+    def batches(self) -> Batches:
+        offsets = np.zeros(self.number + 2, np.int64)  # its samples are the only ones there are
+        offsets[-1] = len(self.data.indices)
+        return Batches(self.data.indices, offsets, self.work.batch_size, self.work.batches, self.seed)
+
+    def __call__(self, params: Tensor, visit: int) -> Delivery:
+        """The gradient, or start minus trained model."""
+        samples, weights = self.batches.draw(np.array([self.number]), np.array([visit]))
+        out = torch.empty(1, len(params))
+        with torch.no_grad():
+            loss = self.machine.compute(params, torch.from_numpy(samples), torch.from_numpy(weights), out)
+        return Delivery(out[0], float(loss), float(min(self.work.batch_size, len(self.data.indices))))
+
+
+def clients_of(model: nn.Module, data: FederatedData, work: Work, seed: int = 0) -> list[DataClient]:
+    """A client for each part of the data, with its own samples only."""
+    check(model)
+    made = []
+    for number in range(data.clients):
+        mine = data.of(number)
+        own = replace(
+            data,
+            train=data.train.subset(mine),
+            test=data.test.subset(np.arange(1)),
+            indices=np.arange(len(mine)),
+            offsets=np.array([0, len(mine)]),
+        )
+        made.append(DataClient(number, model, own, work, seed))
+    return made

@@ -1,0 +1,189 @@
+"""How does the same loop run on your own machines? Clients are Ray actors that stay warm.
+
+    with WarmClients(clients_of(model, data, Gradient(16))) as clients:
+        federation = RayFederation(rules.wkafl(0.1), flat_parameters(model), k=4, clients=clients)
+        for update in federation.run(steps=500): ...
+
+Ray trusts its own cluster (it pickles); for clients that are not yours there is kasync.live.flower.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kasync import timelines
+from kasync.core import Rule
+from kasync.errors import UserError
+from kasync.live.deliveries import Delivery, Failure
+from kasync.live.journal import Journal
+from kasync.live.loop import Federation, Order, Update
+from kasync.live.privacy import Privacy
+from kasync.live.terms import Terms
+from kasync.timelines.durations import Durations
+
+try:
+    import ray
+    from ray.exceptions import RayError
+except ImportError as problem:
+    raise UserError("kasync.live.ray needs Ray: pip install 'kasync[ray]'.") from problem
+
+
+class LiveClient(Protocol):
+    """What an actor holds: called with parameters [D] and the number of its deliveries so far."""
+
+    def __call__(self, params: Tensor, visit: int) -> Delivery: ...
+
+
+class Actor:
+    """One client in a process of its own, with all it needs in memory."""
+
+    def __init__(self, client: LiveClient, number: int, slowness: Durations | None, seed: int) -> None:
+        torch.set_num_threads(1)
+        self.client, self.number, self.slowness, self.seed = client, number, slowness, seed
+
+    def work(self, params: np.ndarray, visit: int) -> tuple[np.ndarray, float | None, float]:
+        """A piece of work on these parameters [D]; arrays travel through the object store without a copy."""
+        if self.slowness is not None:
+            who, piece = np.array([self.number]), np.array([visit])
+            time.sleep(float(self.slowness.seconds(self.seed, who, piece)[0]))
+        brought = self.client(torch.from_numpy(params.copy()), visit)
+        return brought.values.numpy(), brought.loss, brought.examples
+
+    def ready(self) -> bool:
+        return True
+
+
+class WarmClients:
+    """Actors for these clients, on this machine or on the cluster at `address`; Ray restarts those that die.
+
+    slowness is slept before every piece of work, to show what stragglers do: any kasync.timelines.durations.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[LiveClient],
+        address: str | None = None,
+        slowness: Durations | None = None,
+        seed: int = 0,
+        gpus_each: float = 0.0,
+    ) -> None:
+        if not clients:
+            raise UserError("clients is empty: a federation needs at least one.")
+        self.ours = not ray.is_initialized()
+        if self.ours:
+            try:
+                ray.init(address=address, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+            except ConnectionError as problem:
+                raise UserError(f"no Ray cluster answers at {address!r} ({problem}): start one.") from None
+        cores = ray.cluster_resources().get("CPU", 1.0)
+        share = max(int(1000 * min(1.0, cores / len(clients))), 1) / 1000  # more clients than cores share them
+        kind: Any = ray.remote(Actor).options(  # type: ignore[attr-defined]
+            max_restarts=-1, num_cpus=share, num_gpus=gpus_each
+        )
+        self.actors = [kind.remote(client, number, slowness, seed) for number, client in enumerate(clients)]
+        ray.get([actor.ready.remote() for actor in self.actors])
+
+    def __len__(self) -> int:
+        return len(self.actors)
+
+    def __enter__(self) -> WarmClients:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the actors go, and Ray too if it was started here."""
+        for actor in self.actors:
+            ray.kill(actor)
+        if self.ours:
+            ray.shutdown()
+
+
+class RayFederation:
+    """A live run on warm clients: iterate over `run(steps)`; `params` is the model as far as it got.
+
+    k = len(clients) is fully synchronous; max_staleness=0 is K-sync; else K-async. `terms` are those of Terms, with
+    brings="gradients": a client brings a gradient, or start minus trained model.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        params: Tensor,  # [D]
+        k: int,
+        clients: WarmClients,
+        *,
+        checkpoint: str | PathLike[str] | None = None,
+        privacy: Privacy | None = None,
+        **terms: Any,
+    ) -> None:
+        if k > len(clients):
+            raise UserError(f"k = {k} is more than the {len(clients)} clients: lower k or add clients.")
+        journal = None if checkpoint is None else Journal(Path(checkpoint), {"rule": rule.name, "D": str(len(params))})
+        self.clients = clients
+        self.federation = Federation(
+            rule, params, Terms(**{"k": k, "brings": "gradients", **terms}), journal, privacy, now=time.monotonic()
+        )
+        self.visits = Counter(self.federation.diary.uses)
+        self.visits.update(waiting.client for waiting in self.federation.waiting)
+        self.orders: dict[Any, Order] = {}  # what Ray will answer -> the order it answers
+        self.sent: tuple[int, Any] = (-1, None)  # the newest version in the object store
+
+    @property
+    def params(self) -> Tensor:
+        """[D] the server's parameters now."""
+        return self.federation.server.params
+
+    def timeline(self) -> timelines.Timeline | None:
+        """Who delivered when, for the simulator to replay."""
+        return self.federation.diary.timeline(len(self.clients), self.federation.rule.name)
+
+    def run(self, steps: int, patience: float = 1.0) -> Iterator[Update]:
+        """Updates, until there are `steps` of them in all."""
+        federation = self.federation
+        federation.present(range(len(self.clients)), time.monotonic())
+        while federation.updates < steps:
+            for order in federation.dispatch(time.monotonic()):
+                self._send(order)
+            if not self.orders:
+                time.sleep(0.01)  # everybody rests
+            else:
+                missing = max(federation.k - len(federation.waiting), 1)
+                ready, _ = ray.wait(
+                    list(self.orders), num_returns=min(missing, len(self.orders)), timeout=patience, fetch_local=True
+                )
+                for answer in ready:
+                    self._take(answer)
+            overdue = set(federation.expire(time.monotonic()))
+            self.orders = {answer: order for answer, order in self.orders.items() if order not in overdue}
+            update = federation.step(time.monotonic())
+            if update is not None:
+                yield update
+
+    def _send(self, order: Order) -> None:
+        if self.sent[0] != order.version:
+            self.sent = (order.version, ray.put(self.params.cpu().numpy()))  # once for each version
+        actor = self.clients.actors[order.client]
+        self.orders[actor.work.remote(self.sent[1], self.visits[order.client])] = order
+
+    def _take(self, answer: Any) -> None:
+        order = self.orders.pop(answer)
+        brought: Delivery | Failure
+        try:
+            values, loss, examples = ray.get(answer)
+            brought = Delivery(torch.from_numpy(np.array(values)), loss, examples)
+        except (RayError, Exception) as problem:  # the actor died, or the client's own code raised
+            brought = Failure(f"{type(problem).__name__}: {str(problem)[-200:]}")
+        ended = self.federation.collect(order.ticket, order.node, brought, time.monotonic())
+        self.visits[order.client] += ended == "accepted"
