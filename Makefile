@@ -1,9 +1,11 @@
 # make demo: install what the demo needs into .venv and run it.   make test: install everything and run all checks.
+# make docs: build the documentation into site/.
 PYTHON ?= python3
 BIN := .venv/bin
+KERNEL := $(wildcard src/kasync/_kernel*.[ch])
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test check clean
+.PHONY: demo test check docs clean
 
 demo: .venv/.demo
 	$(BIN)/kasync demo
@@ -16,16 +18,23 @@ check: .venv/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: .venv/.docs
+	$(BIN)/mkdocs build --strict
+
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
-.venv/.demo: pyproject.toml | .venv/bin/python
+.venv/.demo: pyproject.toml $(KERNEL) | .venv/bin/python
 	$(PIP) --editable '.[demo]'
 	touch $@
 
-.venv/.test: pyproject.toml | .venv/bin/python
+.venv/.test: pyproject.toml $(KERNEL) | .venv/bin/python
 	$(PIP) --editable '.[test]'
-	touch $@ .venv/.demo
+	touch $@ .venv/.demo .venv/.docs
+
+.venv/.docs: pyproject.toml | .venv/bin/python
+	$(PIP) --editable '.[docs]'
+	touch $@
 
 clean:
 	rm -rf .venv build dist site demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
