@@ -283,7 +283,7 @@ class Rule:
             clients=clients,
             number=server.step,
             memory=server.memory,
-            coefficients=eye(k, size, gram.device),
+            coefficients=eye(k, size, gram.device).clone(),
             weights=torch.zeros(k, dtype=torch.float64, device=gram.device),
             lr=self.lr * factor.double(),
             stage=server.memory["stage"],

@@ -33,6 +33,7 @@ class Run:
     server: ServerState
     store: Tensor  # [rows + 1, D] gradients that wait, or [versions + 1, D]; the last row takes what nobody reads
     losses: Tensor  # [rows + 1] of the gradients that wait
+    delivered: Tensor | None = None  # [K, D] where the rows of a step are gathered
 
     @classmethod
     def begin(cls, plan: Plan, inputs: Inputs, clients: Clients, rule: Rule, params: Tensor) -> Run:
@@ -64,12 +65,12 @@ class Run:
         if self.inputs.early:
             self.work(work)
             slots = self.tensor(told.slots[offset])
-            rows, losses, starts = self.store[slots], self.losses[slots], None
+            rows, losses, starts = self._taken(slots), self.losses[slots], None
         else:
             slot = int(self.plan.version_slots[number])
             if slot >= 0:
                 self.store[slot] = self.server.params
-            starts = self.store[self.tensor(told.slots[offset])]  # [K, D]
+            starts = self._taken(self.tensor(told.slots[offset]))  # [K, D]
             rows = torch.empty_like(starts)
             losses = self.clients.compute(starts, self.tensor(work.samples), self.tensor(work.weights), rows)
         self.server, step = self.rule.advance(
@@ -89,13 +90,16 @@ class Run:
         """Compute gradients on the current model and let them wait."""
         for start in range(0, len(work), block):
             part = work[start : start + block]
-            rows = self.store.new_empty(len(part), self.store.shape[1])
-            losses = self.clients.compute(
-                self.server.params, self.tensor(part.samples), self.tensor(part.weights), rows
-            )
             slots = self.tensor(part.slots)
-            self.store.index_copy_(0, slots, rows)
+            samples, weights = self.tensor(part.samples), self.tensor(part.weights)
+            losses = self.clients.compute(self.server.params, samples, weights, self.store, slots)
             self.losses.index_copy_(0, slots, losses)
+
+    def _taken(self, slots: Tensor) -> Tensor:
+        """[K, D] these rows of the store, in a place that the next step uses again."""
+        if self.delivered is None:
+            self.delivered = self.store.new_empty(len(slots), self.store.shape[1])
+        return self.clients.gather(self.store, slots, self.delivered)
 
     def tensors(self, with_store: bool = True) -> dict[str, Tensor]:
         """Everything that changes from step to step: what a checkpoint holds."""

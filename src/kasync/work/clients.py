@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -53,7 +54,8 @@ class Clients:
     scale: str
     loss: Loss
     work: Work
-    pool: ThreadPoolExecutor | None = field(default=None)
+    pool: ThreadPoolExecutor | None = None
+    buffers: threading.local = field(default_factory=threading.local)
 
     @classmethod
     def of(cls, model: nn.Module, data: FederatedData, work: Work, loss: Loss | None, device: str) -> Clients:
@@ -65,24 +67,48 @@ class Clients:
         separate = general if chain is None or on_cuda else chain
         return cls(chain or general, separate, data.tensors(device), data.scale, loss or default_loss(data), work, pool)
 
-    def compute(self, params: Tensor, samples: Tensor, weights: Tensor, out: Tensor) -> Tensor:
-        """Write what n clients bring into out [n, D] and return their losses [n].
+    def compute(
+        self, params: Tensor, samples: Tensor, weights: Tensor, out: Tensor, places: Tensor | None = None
+    ) -> Tensor:
+        """Write what n clients bring into out [n, D], or into the rows `places` [n] of it, and return their losses [n].
 
         params [D] is shared or [n, D]; samples [n, batches, m] are indices of the training set, weights likewise.
         """
-        n = len(out)
         shared = params.dim() == 1
-        if self.pool is None:
-            return self._some(params, samples, weights, out)
-        fat = shared and isinstance(self.work, Gradient)
-        size = -(-n // (2 * -(-n // PAIR))) if fat else 1  # an even number of groups of at most PAIR / 2 clients
-        groups = [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
         def group(part: slice) -> Tensor:
+            mine = params if shared else params[part]
             with torch.no_grad():
-                return self._some(params if shared else params[part], samples[part], weights[part], out[part])
+                if places is None:
+                    return self._some(mine, samples[part], weights[part], out[part])
+                rows = self._scratch(out, len(samples[part]))
+                losses = self._some(mine, samples[part], weights[part], rows)
+                out.index_copy_(0, places[part], rows)
+                return losses
 
-        return torch.cat(list(self.pool.map(group, groups)))
+        fat = shared and isinstance(self.work, Gradient)
+        return torch.cat(self._side_by_side(group, len(samples), fat))
+
+    def gather(self, table: Tensor, rows: Tensor, out: Tensor) -> Tensor:
+        """Copy the rows [n] of a table into out [n, D]."""
+        self._side_by_side(lambda part: torch.index_select(table, 0, rows[part], out=out[part]), len(rows), True)
+        return out
+
+    def _side_by_side(self, do: Callable[[slice], Tensor], n: int, together: bool) -> list[Tensor]:
+        """The parts of n clients, on the cores of a CPU; `together` in an even number of groups, else one by one."""
+        if self.pool is None:
+            return [do(slice(0, n))]
+        size = -(-n // (2 * -(-n // PAIR))) if together else 1  # at most PAIR / 2 clients
+        return list(self.pool.map(do, [slice(start, min(start + size, n)) for start in range(0, n, size)]))
+
+    def _scratch(self, like: Tensor, rows: int) -> Tensor:
+        """[rows, D] to write into; on a CPU always the same memory of the calling thread, which is warm."""
+        if self.pool is None:
+            return like.new_empty(rows, like.shape[1])
+        held = getattr(self.buffers, "rows", None)
+        if held is None or len(held) < rows:
+            held = self.buffers.rows = like.new_empty(rows, like.shape[1])
+        return held[:rows]
 
     def _some(self, params: Tensor, samples: Tensor, weights: Tensor, out: Tensor) -> Tensor:
         if isinstance(self.work, LocalSGD):
