@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,6 +37,10 @@ class DataClient:
         offsets = np.zeros(self.number + 2, np.int64)  # its samples are the only ones there are
         offsets[-1] = len(self.data.indices)
         return Batches(self.data.indices, offsets, self.work.batch_size, self.work.batches, self.seed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels: the machine is built where it is used."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("machine", "batches")}
 
     def __call__(self, params: Tensor, visit: int) -> Delivery:
         """The gradient, or start minus trained model."""

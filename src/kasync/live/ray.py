@@ -90,7 +90,8 @@ class WarmClients:
         kind: Any = ray.remote(Actor).options(  # type: ignore[attr-defined]
             max_restarts=-1, num_cpus=share, num_gpus=gpus_each
         )
-        self.actors = [kind.remote(client, number, slowness, seed) for number, client in enumerate(clients)]
+        self.kept = [ray.put(client) for client in clients]  # an actor that is restarted needs its client again
+        self.actors = [kind.remote(client, number, slowness, seed) for number, client in enumerate(self.kept)]
         ray.get([actor.ready.remote() for actor in self.actors])
 
     def __len__(self) -> int:
