@@ -1,0 +1,113 @@
+"""At whatever moment a server dies: is every accepted delivery counted exactly once?"""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+import torch
+
+from kasync import rules
+from kasync.checkpoint import Checkpoint
+from kasync.errors import UserError
+from kasync.live.deliveries import Delivery
+from kasync.live.journal import Journal
+from kasync.live.loop import Federation
+from kasync.live.terms import Terms
+
+
+class Died(BaseException):
+    pass
+
+
+def founded(path: Path, rule=None) -> Federation:
+    journal = Journal(path, {"rule": "test"})
+    return Federation(rule or rules.fedasync(0.5), torch.zeros(3), Terms(k=2, brings="gradients"), journal)
+
+
+def live(federation: Federation, upto: int, seen: list[float]) -> None:
+    """Three clients that bring numbers nobody else brings, until `upto` were brought."""
+    federation.present([1, 2, 3], 0.0)
+    while len(seen) < upto:
+        for order in federation.dispatch(0.0):
+            stamp = float(len(seen) + 1)
+            brought = Delivery(torch.full((3,), stamp), loss=1.0)
+            seen.append(stamp)  # it was sent; whether it was accepted is seen from what is on disk
+            assert federation.collect(order.ticket, order.node, brought, 0.0) == "accepted"
+        while federation.step(0.0):
+            pass
+
+
+@pytest.mark.parametrize("operation", ["save", "unlink"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("number", range(1, 14))
+def test_death_around_any_write_loses_nothing_that_was_accepted_and_counts_nothing_twice(
+    operation, after, number, tmp_path, monkeypatch
+):
+    path = tmp_path / "state"
+    owner = Checkpoint if operation == "save" else Path
+    real, calls = getattr(owner, operation), []
+
+    def deadly(self, *args, **kwargs):
+        calls.append(self)
+        if len(calls) == number and not after:
+            raise Died
+        result = real(self, *args, **kwargs)
+        if len(calls) == number:
+            raise Died
+        return result
+
+    federation, seen = founded(path), []
+    monkeypatch.setattr(owner, operation, deadly)
+    with contextlib.suppress(Died):
+        live(federation, 12, seen)
+    monkeypatch.undo()
+
+    again = founded(path)
+    on_disk = [float(each.row[0]) for each in again.waiting]
+    assert len(set(on_disk)) == len(on_disk)
+    assert again.tally.get("accepted", 0) == again.tally.get("used", 0) + len(again.waiting)
+    used = again.tally.get("used", 0)
+    assert used == 2 * again.updates
+    certain = len(seen) - 1  # all but the one that was being written
+    assert used + len(on_disk) >= certain
+    assert set(on_disk).isdisjoint(range(1, used + 1))  # in this world deliveries are used in the order they came
+    live(again, 20, seen)
+    assert again.tally["accepted"] == again.tally["used"] + len(again.waiting)
+
+
+def test_a_resumed_server_makes_the_steps_that_an_unbroken_one_makes(tmp_path):
+    unbroken, broken = founded(tmp_path / "one", rules.wkafl(0.1)), founded(tmp_path / "two", rules.wkafl(0.1))
+    ours, theirs = [], []
+    live(unbroken, 30, ours)
+    for upto in (7, 8, 9, 15, 23, 30):
+        live(broken, upto, theirs)
+        broken = founded(tmp_path / "two", rules.wkafl(0.1))
+    assert broken.updates == unbroken.updates
+    for name, value in unbroken.server.state_dict().items():
+        assert torch.equal(value, broken.server.state_dict()[name]), name
+
+
+def test_the_journal_of_another_run_is_refused(tmp_path):
+    live(founded(tmp_path / "state"), 6, [])
+    with pytest.raises(UserError, match="belongs to another run"):
+        Federation(rules.fedasync(0.5), torch.zeros(3), Terms(k=2), Journal(tmp_path / "state", {"rule": "x"}))
+
+
+def test_who_was_set_aside_stays_aside_and_numbers_stay_the_same(tmp_path):
+    federation = founded(tmp_path / "state")
+    federation.present([10, 20, 30], 0.0)
+    for _ in range(3):
+        federation.dispatch(1000.0)
+        (order,) = [order for order in federation.orders.values() if order.node == 20]
+        federation.collect(order.ticket, 20, Delivery(torch.full((3,), torch.nan)), 0.0)
+    live_ones = [order for order in list(federation.orders.values()) if order.node != 20]
+    for order in live_ones:
+        federation.collect(order.ticket, order.node, Delivery(torch.ones(3)), 0.0)
+    assert federation.step(0.0) is not None
+    again = founded(tmp_path / "state")
+    again.present([30, 20, 10], 0.0)
+    assert {client.node: (client.number, client.aside) for client in again.roster} == {
+        10: (0, False),
+        20: (1, True),
+        30: (2, False),
+    }
