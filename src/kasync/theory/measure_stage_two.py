@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -9,6 +10,22 @@ from kasync.errors import UserError
 from kasync.theory.constants import Floats
 from kasync.theory.envelope import upper_line
 from kasync.theory.measure import Estimate
+
+
+class StepLike(Protocol):
+    """What is asked of a step; `Selection` has it from vectors, a run that keeps inner products has it without."""
+
+    @property
+    def spread(self) -> float: ...  # sum_i p_i |estimate - g_i|^2
+
+    @property
+    def squared_length(self) -> float: ...  # |estimate|^2
+
+    @property
+    def ratio(self) -> float: ...  # the longest g_i with a weight, in lengths of the estimate
+
+    @property
+    def error(self) -> float: ...  # |estimate - grad F|
 
 
 @dataclass(frozen=True)
@@ -24,6 +41,11 @@ class Selection:
     def spread(self) -> float:
         """sum_i p_i |estimate - g_i|^2."""
         return float(self.weights @ np.square(self.gradients - self.estimate).sum(axis=-1))
+
+    @property
+    def squared_length(self) -> float:
+        """|estimate|^2."""
+        return float(np.square(self.estimate).sum())
 
     @property
     def ratio(self) -> float:
@@ -48,7 +70,7 @@ class MeasuredStageTwo:
     clip_ratio: Estimate
 
 
-def measure_stage_two(selections: Sequence[Selection], spread_growth: float | None = None) -> MeasuredStageTwo:
+def measure_stage_two(selections: Sequence[StepLike], spread_growth: float | None = None) -> MeasuredStageTwo:
     """The constants that hold on every given step; Theorem 2 then holds for that very run, without expectations.
 
     (sigma_e^2, M_e) is a line just above the spreads. V_j >= 0 needs a small M_e, so `spread_growth` may fix it
@@ -57,7 +79,7 @@ def measure_stage_two(selections: Sequence[Selection], spread_growth: float | No
     if not selections:
         raise UserError("selections is empty; pass the steps of a run in stage two.")
     spreads = np.array([step.spread for step in selections])
-    lengths = np.array([np.square(step.estimate).sum() for step in selections])
+    lengths = np.array([step.squared_length for step in selections])
     how = f"upper line through the spreads of {len(selections)} steps"
     if spread_growth is None:
         floor, growth = upper_line(lengths, spreads)
