@@ -19,7 +19,9 @@ check: .venv/.test
 	$(BIN)/mypy
 
 docs: .venv/.docs
-	$(BIN)/mkdocs build --strict
+	$(BIN)/python docs/rule_pages.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo site/index.html
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

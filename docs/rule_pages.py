@@ -2,13 +2,14 @@
 
     python docs/rule_pages.py [FOLDER]
 
-docs/rule_results.csv is the table.csv of a report (`kasync report RESULTS`); a rule that is not in it is "not yet run".
+Results are those of the reports that lie in results/; a rule that is in none of them is "not yet run".
 """
 
 from __future__ import annotations
 
 import csv
 import inspect
+import json
 import sys
 import tomllib
 from pathlib import Path
@@ -19,7 +20,9 @@ import torch
 from kasync import Rule, rules
 
 HERE = Path(__file__).parent
-NUMBERS = {"final_accuracy": "final accuracy", "stability": "stability", "average_staleness": "average staleness"}
+RESULTS = HERE.parent / "results"
+SHOWN = ("final_accuracy", "stability")
+Results = dict[str, dict[str, dict[str, str]]]  # rule -> task -> column -> text
 SYMBOLS = """
 `g_i` is a delivered gradient (or start minus trained model), `s_i` its staleness, `m_i` its batch size, `K` the number
 of deliveries, `w` the model.
@@ -40,12 +43,12 @@ own = server_gradient(models.build("logistic", clients), clients, clients.server
 def pages() -> dict[str, str]:
     """Every page of docs/rules, by its file name."""
     words = tomllib.loads((HERE / "rule_words.toml").read_text())
-    results = read_results(HERE / "rule_results.csv")
+    results = read_results()
     made = {f"{name}.md": page(name, words, results.get(name, {})) for name in rules.RULES}
-    return made | {"index.md": index(words, results)}
+    return made | {"index.md": index(words)}
 
 
-def page(name: str, words: dict[str, Any], results: dict[tuple[str, str, str], dict[str, str]]) -> str:
+def page(name: str, words: dict[str, Any], results: dict[str, dict[str, str]]) -> str:
     """One rule."""
     make, own = rules.RULES[name], words[name]
     paper = (inspect.getdoc(make) or "").partition("\n")[2]
@@ -70,19 +73,20 @@ def page(name: str, words: dict[str, Any], results: dict[tuple[str, str, str], d
     return "\n\n".join(sections) + "\n"
 
 
-def index(words: dict[str, Any], results: dict[str, Any]) -> str:
+def index(words: dict[str, Any]) -> str:
     """The catalogue."""
-    rows = [
-        f"| [{words[name]['title']}]({name}.md) | `{formula(name).replace('|', chr(92) + '|')}` "
-        f"| {'yes' if name in results else 'not yet run'} |"
-        for name in rules.RULES
-    ]
-    table = "\n".join(["| rule | formula | in our results |", "|---|---|---|", *rows])
+    rows = [f"| [{words[name]['title']}]({name}.md) | `{escaped(formula(name))}` |" for name in rules.RULES]
+    table = "\n".join(["| rule | formula |", "|---|---|", *rows])
     return "\n\n".join(["# Rules", paragraph(ABOUT), paragraph(SYMBOLS), table]) + "\n"
 
 
 def formula(name: str) -> str:
     return (inspect.getdoc(rules.RULES[name]) or "").partition("\n")[0].rstrip(".")
+
+
+def escaped(text: str) -> str:
+    """For a cell of a table."""
+    return text.replace("|", r"\|")
 
 
 def settings(make: Any, meaning: dict[str, str]) -> str:
@@ -116,27 +120,44 @@ def summary(part: Any) -> str:
     return f"`{text}`" + (f" ({source}" if source else "")
 
 
-def told(results: dict[tuple[str, str, str], dict[str, str]]) -> str:
+def told(results: dict[str, dict[str, str]]) -> str:
     if not results:
         return "Not yet run."
+    columns = ["paper", "final_accuracy published-code", "final_accuracy true", "stability true"]
     rows = [
-        f"| {experiment} | {task} | {staleness} | " + " | ".join(numbers.get(name, "") for name in NUMBERS) + " |"
-        for (experiment, task, staleness), numbers in results.items()
+        f"| {task} | " + " | ".join(numbers.get(column, "–") for column in columns) + " |"
+        for task, numbers in results.items()
     ]
-    head = "| experiment | task | staleness | " + " | ".join(NUMBERS.values()) + " |"
-    return "\n".join([head, "|---" * (3 + len(NUMBERS)) + "|", *rows, "", "In brackets the number of seeds."])
+    head = "| task | paper: final accuracy | ours, published code's semantics | ours, true staleness | stability |"
+    note = "Means; the number of seeds in brackets. Intervals, settings and what the numbers mean: `results/README.md`."
+    return "\n".join([head, "|---" * (1 + len(columns)) + "|", *rows, "", note])
 
 
-def read_results(path: Path) -> dict[str, dict[tuple[str, str, str], dict[str, str]]]:
-    """rule -> (experiment, task, staleness) -> number -> text; nothing without the file."""
-    found: dict[str, dict[tuple[str, str, str], dict[str, str]]] = {}
-    rows = list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
-    for row in rows:
-        if row["number"] in NUMBERS:
-            cell = found.setdefault(row["rule"], {}).setdefault((row["experiment"], row["task"], row["staleness"]), {})
-            spread = f" ± {(float(row['high']) - float(row['low'])) / 2:.4f}" if row["low"] else ""
-            cell[row["number"]] = f"{float(row['mean']):.4g}{spread} ({row['seeds']})"
+def read_results() -> Results:
+    """Every finished number of the reports in results/."""
+    found: Results = {}
+    for table in sorted(RESULTS.glob("*/report/table.csv")):
+        titles = task_titles(table.parents[1] / "experiments")
+        for row in csv.DictReader(table.read_text().splitlines()):
+            if row["number"] in SHOWN:
+                task = titles.get((row["experiment"], row["task"]), row["task"])
+                numbers = found.setdefault(row["rule"], {}).setdefault(f"{table.parents[1].name}: {task}", {})
+                numbers[f"{row['number']} {row['staleness']}"] = f"{float(row['mean']):.4f} ({row['seeds']})"
+                if row["number"] == "final_accuracy" and row["paper"]:
+                    numbers["paper"] = row["paper"]
     return found
+
+
+def task_titles(folder: Path) -> dict[tuple[str, str], str]:
+    """(experiment, task) -> its title for people."""
+    told = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
+    return {(name, task["name"]): _titled(task) for name, one in told.items() for task in one["tasks"]}
+
+
+def _titled(task: dict[str, Any]) -> str:
+    stands_for = task.get("stands_for")
+    told = stands_for and not task["title"].replace("-", "").startswith(stands_for)
+    return task["title"] + (f" (the paper: {stands_for})" if told else "")
 
 
 def paragraph(text: str) -> str:
