@@ -179,7 +179,7 @@ def growth(device, steps, k=10):
 
 def memory(device):
     """Peak memory of whole runs, each in a process of its own, the smaller one first."""
-    for task, clients, k, steps, bar in (("lenet", 100_000, 100, 1000, 4), ("celeba", 2000, 15, 300, 6)):
+    for task, clients, k, steps, bar in (("lenet", 100_000, 100, 1000, 4), ("celeba", 2000, 15, 600, 6)):
         code = (
             "import sys; sys.path.insert(0, 'benchmarks'); import simulator\n"
             f"sim = simulator.simulation({task!r}, {clients}, {k}, {steps}, {device!r}, hold='versions')\n"
