@@ -8,7 +8,7 @@ import statistics
 import kasync
 from kasync import data, models, parts, rules, timelines
 
-CLIENTS, K, STEPS = 300, 10, 600
+CLIENTS, K, STEPS = 300, 10, 400
 
 digits = data.load("digits")
 clients = data.federate(digits, data.partition.labels(2)(digits, clients=CLIENTS))

@@ -33,12 +33,12 @@ test = rng.permutation(len(inputs))[:200]
 held = [np.setdiff1d(np.arange(s * EACH, (s + 1) * EACH), test) for s in range(STATIONS)]  # station -> its rows
 
 stations = data.from_arrays(inputs, targets, inputs[test], targets[test], parts=held, name="weather")
-timeline = timelines.clock(STATIONS, k=4, steps=480, durations=timelines.durations.pareto(least=1.0, shape=2.0))
-work = kasync.LocalSGD(steps=2, lr=0.05, batch_size=8)  # two local steps; the difference is delivered
+timeline = timelines.clock(STATIONS, k=4, steps=400, durations=timelines.durations.pareto(least=1.0, shape=2.0))
+work = kasync.LocalSGD(steps=3, lr=0.05, batch_size=8)  # three local steps; the difference is delivered
 torch.manual_seed(0)
 model = Forecast()
 
-run = kasync.simulate(model, stations, rules.fedbuff(lr=0.5), timeline, work, evaluate_every=120)
+run = kasync.simulate(model, stations, rules.fedbuff(lr=1.0), timeline, work, evaluate_every=100)
 for record in run:
     if record.test_loss is not None:
         print(f"step {record.step:4}   squared error on the held-out rows {record.test_loss:.3f}")

@@ -1,0 +1,92 @@
+"""Do the pages say what is so: rules, drawings, dependencies, links, and a site without a warning?"""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from pages import PAGES, ROOT, name_of
+
+from kasync import rules
+
+DOCS = ROOT / "docs"
+
+
+def script(name: str):
+    """A program of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def without_results(page: str) -> str:
+    return page.partition("## In our results")[0]
+
+
+def test_every_rule_has_the_page_that_its_docstring_makes():
+    for name, made in script("rule_pages").pages().items():
+        kept = DOCS / "rules" / name
+        assert kept.exists(), "run python docs/rule_pages.py"
+        assert without_results(kept.read_text()) == without_results(made), f"{name}: run python docs/rule_pages.py"
+    assert {page.stem for page in (DOCS / "rules").glob("*.md")} == {*rules.RULES, "index"}
+
+
+def test_a_rule_without_results_says_so_and_one_with_results_shows_them():
+    told = script("rule_pages").told
+    assert told({}) == "Not yet run."
+    assert "| digits | 0.9 | – | 0.8 (3) | – |" in told({"digits": {"paper": "0.9", "final_accuracy true": "0.8 (3)"}})
+
+
+def test_the_drawings_are_what_the_script_draws():
+    for name, draw in script("drawings").DRAWINGS.items():
+        assert (DOCS / name).read_text() == draw(), f"{name}: run python docs/drawings.py"
+
+
+def test_every_dependency_has_its_reason():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    page = (DOCS / "dependencies.md").read_text()
+    listed = set(re.findall(r"^\| (?:`\w+` \| )?`([\w-]+)` \| \w", page, re.M))
+    wanted = [
+        *project["dependencies"],
+        *(each for extra in project["optional-dependencies"].values() for each in extra),
+    ]
+    names = {re.match(r"[\w-]+", each)[0] for each in wanted} - {"kasync"}
+    assert listed == names
+
+
+def test_links_between_files_lead_somewhere():
+    for page in PAGES:
+        for link in re.findall(r"\]\(([^)#\s]+)(?:#[\w-]+)?\)", page.read_text()):
+            assert link.startswith("http") or (page.parent / link).exists(), f"{name_of(page)} links to {link}"
+
+
+def test_every_page_is_in_the_navigation():
+    listed = set(re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M))
+    assert listed == {page.relative_to(DOCS).as_posix() for page in PAGES if page.is_relative_to(DOCS)}
+
+
+def test_formulas_become_mathml_and_code_keeps_its_dollars():
+    pytest.importorskip("latex2mathml")
+    convert = script("mathematics").on_page_markdown
+    assert "<math" in convert("| $|w_j|$ | x |")
+    assert convert("| $|w_j|$ | x |").count("|") == 3
+    kept = "`$KASYNC_DATA` and `$PATH`\n\n```console\necho $A $B\n```\n"
+    assert convert(kept) == kept
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning_and_needs_no_network(tmp_path):
+    pytest.importorskip("mkdocs", reason="the site needs mkdocs: pip install 'kasync[docs]'")
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    built = subprocess.run(
+        words, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    assert "WARNING" not in built.stderr
+    for page in (tmp_path / "site").rglob("*.html"):
+        fetched = re.findall(r'<(?:script|img|link|iframe)[^>]+(?:src|href)="?(https?:[^"\s>]+)', page.read_text())
+        assert not fetched, f"{page.name} fetches {fetched}"
