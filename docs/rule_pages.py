@@ -8,6 +8,7 @@ Results are those of the reports that lie in results/; a rule that is in none of
 from __future__ import annotations
 
 import csv
+import html
 import inspect
 import json
 import sys
@@ -75,7 +76,7 @@ def page(name: str, words: dict[str, Any], results: dict[str, dict[str, str]]) -
 
 def index(words: dict[str, Any]) -> str:
     """The catalogue."""
-    rows = [f"| [{words[name]['title']}]({name}.md) | `{escaped(formula(name))}` |" for name in rules.RULES]
+    rows = [f"| [{words[name]['title']}]({name}.md) | {in_a_cell(formula(name))} |" for name in rules.RULES]
     table = "\n".join(["| rule | formula |", "|---|---|", *rows])
     return "\n\n".join(["# Rules", paragraph(ABOUT), paragraph(SYMBOLS), table]) + "\n"
 
@@ -84,9 +85,9 @@ def formula(name: str) -> str:
     return (inspect.getdoc(rules.RULES[name]) or "").partition("\n")[0].rstrip(".")
 
 
-def escaped(text: str) -> str:
-    """For a cell of a table."""
-    return text.replace("|", r"\|")
+def in_a_cell(text: str) -> str:
+    """Code for a cell of a table, in which a bar would end it."""
+    return f"<code>{html.escape(text, quote=False).replace('|', '&#124;')}</code>"
 
 
 def settings(make: Any, meaning: dict[str, str]) -> str:
