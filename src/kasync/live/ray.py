@@ -33,9 +33,11 @@ from kasync.timelines.durations import Durations
 
 try:
     import ray
-    from ray.exceptions import RayError
+    from ray.exceptions import GetTimeoutError
 except ImportError as problem:
     raise UserError("kasync.live.ray needs Ray: pip install 'kasync[ray]'.") from problem
+
+PLACED_WITHIN = 600  # seconds
 
 
 class LiveClient(Protocol):
@@ -85,14 +87,21 @@ class WarmClients:
                 ray.init(address=address, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
             except ConnectionError as problem:
                 raise UserError(f"no Ray cluster answers at {address!r} ({problem}): start one.") from None
-        cores = ray.cluster_resources().get("CPU", 1.0)
-        share = max(int(1000 * min(1.0, cores / len(clients))), 1) / 1000  # more clients than cores share them
         kind: Any = ray.remote(Actor).options(  # type: ignore[attr-defined]
-            max_restarts=-1, num_cpus=share, num_gpus=gpus_each
+            max_restarts=-1,
+            num_cpus=0,  # more clients than cores share them, so nobody waits for a free one
+            num_gpus=gpus_each,
+            scheduling_strategy="SPREAD",
         )
         self.kept = [ray.put(client) for client in clients]  # an actor that is restarted needs its client again
         self.actors = [kind.remote(client, number, slowness, seed) for number, client in enumerate(self.kept)]
-        ray.get([actor.ready.remote() for actor in self.actors])
+        try:
+            ray.get([actor.ready.remote() for actor in self.actors], timeout=PLACED_WITHIN)
+        except GetTimeoutError:
+            self.close()
+            raise UserError(
+                f"gpus_each = {gpus_each}: {len(clients)} clients found no place in {PLACED_WITHIN} s; ask for less."
+            ) from None
 
     def __len__(self) -> int:
         return len(self.actors)
@@ -184,7 +193,7 @@ class RayFederation:
         try:
             values, loss, examples = ray.get(answer)
             brought = Delivery(torch.from_numpy(np.array(values)), loss, examples)
-        except (RayError, Exception) as problem:  # the actor died, or the client's own code raised
+        except Exception as problem:  # the actor died, or the client's own code raised
             brought = Failure(f"{type(problem).__name__}: {str(problem)[-200:]}")
         ended = self.federation.collect(order.ticket, order.node, brought, time.monotonic())
         self.visits[order.client] += ended == "accepted"
