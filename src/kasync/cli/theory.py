@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from kasync.cli import show
-from kasync.cli.options import AsJson
+from kasync.cli.options import AsJson, Quiet
+from kasync.errors import UserError
 
 
 def theory(
+    file: Annotated[Path | None, typer.Argument(help="A run's folder or its run.toml: measure along it.")] = None,
     smoothness: Annotated[float, typer.Option(help="L.")] = 1.0,
     gradient_noise: Annotated[float, typer.Option(help="sigma_c, of one sample's gradient.")] = 1.0,
     noise_growth: Annotated[float, typer.Option(help="M_c.")] = 0.0,
@@ -23,19 +26,32 @@ def theory(
     max_staleness: Annotated[int | None, typer.Option(help="tau_max; P/K without it.")] = None,
     lr: Annotated[float | None, typer.Option(help="The theory's best constant rate without it.")] = None,
     momentum: Annotated[float, typer.Option(help="alpha.")] = 0.0,
+    looks: Annotated[int, typer.Option(help="Steps of the run at which grad F is measured.")] = 60,
+    picture: Annotated[Path | None, typer.Option(help="Draw the run and its bound: theory.png, say.")] = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Theorem 1's bound on the mean squared gradient, term by term, its conditions, and Appendix D's least staleness.
+    """What the theorems promise: for constants you give, or against what a run of yours really did.
+
+    With a run, its constants are measured along it (the run is repeated for that), each stage is held against its
+    theorem, and you are told how loose the bound is, which term dominates, and which conditions fail.
 
     Example: `kasync theory -k 20 --clients 3000 --steps 10000 --heterogeneity 0.5`
+
+    Example: `kasync theory results/runs/my-run --picture theory.png`
     """
+    if file is not None:
+        _of_run(file, looks, picture, as_json, quiet)
+        return
+    if picture is not None:
+        raise UserError(f"picture = {picture}: only a run can be drawn beside its bound; name its folder.")
     from dataclasses import replace
 
-    from kasync import checks, timelines
     from kasync import theory as proven
+    from kasync import timelines
 
-    checks.count("k", k)
-    checks.count("clients", clients, least=k)
+    if not 1 <= k <= clients:
+        raise UserError(f"k = {k} with clients = {clients}: give a k of at least 1 and at most as many as clients.")
     constants = proven.StageOne(
         smoothness=smoothness,
         gradient_noise=gradient_noise,
@@ -62,3 +78,60 @@ def theory(
         show.value(answer)
     else:
         show.rows([{"quantity": name, "value": value} for name, value in answer.items()])
+
+
+def _of_run(file: Path, looks: int, picture: Path | None, as_json: bool, quiet: bool) -> None:
+    from kasync.experiments.bounds import chapters
+    from kasync.experiments.settings import RunSettings
+
+    settings = RunSettings.read(file / "run.toml" if file.is_dir() else file)
+    show.note(f"repeating the {settings.steps} steps of {file}, measuring at {looks} of them", quiet or as_json)
+    written = chapters(settings, looks)
+    if not written:
+        raise UserError(f"looks = {looks}: fewer than two of them fall into a stage of this run; raise it.")
+    answers = [_chapter(chapter) for chapter in written]
+    if as_json:
+        show.value(answers)
+    else:
+        for answer in answers:
+            show.rows([{"quantity": name, "value": value} for name, value in answer.items() if name != "verdict"])
+            print(answer["verdict"])
+    if picture is not None:
+        _draw(picture, written)
+        show.note(f"drawn into {picture}", quiet or as_json)
+
+
+def _chapter(chapter: Any) -> dict[str, Any]:
+    """One stage as names and values, and in one sentence."""
+    bound, norms = chapter.bound, chapter.norms
+    loose, dominant = bound.looseness(norms), bound.dominant
+    measured = vars(chapter.measured) | (vars(chapter.measured_two) if chapter.measured_two is not None else {})
+    failing = ", ".join(f"{each.name} by a factor of {each.excess:.3g}" for each in bound.failing)
+    condition = (
+        "its conditions hold" if bound.holds else f"its conditions fail ({failing}), so it promises nothing here"
+    )
+    return {
+        "theorem": bound.theorem,
+        "steps": len(norms),
+        **{f"measured: {name}": estimate.value for name, estimate in measured.items()},
+        **{f"term: {name}": value * bound.scale for name, value in bound.terms.items()},
+        "bound_on_mean_squared_gradient": bound.mean_squared_gradient,
+        "mean_squared_gradient": bound.left_side(norms) * bound.scale,
+        "looseness": loose,
+        "dominant": dominant,
+        **{f"condition holds: {each.name}": each.holds for each in bound.conditions if each.required},
+        "verdict": f"{bound.theorem} is {loose:.3g} times what the run did, "
+        f"{bound.terms[dominant] / bound.total:.0%} of it {dominant}; {condition}.",
+    }
+
+
+def _draw(path: Path, written: Any) -> None:
+    from kasync.report.figures.canvas import legend, panels
+    from kasync.theory.bound_picture import draw_bound
+    from kasync.theory.plan_picture import save
+
+    figure, axes = panels(len(written), 2, width=4.6, height=3.4)
+    for row, chapter in zip(axes, written, strict=True):
+        draw_bound(row, chapter.after, chapter.norms)
+    legend(figure, axes)
+    save(figure, path)

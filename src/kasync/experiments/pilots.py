@@ -2,7 +2,7 @@
 
 Every candidate sees the same seeds: the same data and start, the same batches, the same durations of the n-th piece of
 a client's work. All get the same virtual time, which doubles from turn to turn. After each turn those are stopped that
-lag too far behind the leader; once somebody is at the target, all that can no longer be first.
+lag too far behind the leader; once somebody is at the target, those that can no longer be there nearly as soon.
 
 A small k leads at first, since it makes more steps, and may come to a halt later, since its gradients are staler. So
 the lag is counted in time (how long ago was the leader where the other is now?), and whoever moves less per gradient
@@ -11,107 +11,31 @@ than the leader (a larger k, a smaller learning rate) is given more of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import ceil, inf, isfinite
 from typing import Any
 
 import numpy as np
 
-from kasync import checks
 from kasync.errors import UserError
 from kasync.experiments.arrivals import timeline_of
-from kasync.experiments.build import ready
+from kasync.experiments.lanes import Lane
 from kasync.experiments.settings import RunSettings
-from kasync.simulator import Record, simulate
-from kasync.theory.constants import Floats
-from kasync.theory.reaching import first_reached, smoothed
+from kasync.theory.reaching import first_reached
 from kasync.theory.recommend import Pilot, geometric_mean
-from kasync.timelines import Timeline
 
 Describe = Callable[[int, float | None, int], RunSettings]  # k, learning rate, seed -> the run
 FIRST = 4.0  # pieces of work per client in the first turn: before, hardly anything is stale yet
 LONGEST = {True: 64.0, False: 16.0}  # pieces of work per client at most, with a target and without
 LAG = 1.5  # times the leader's time that a hastier candidate may need to the same accuracy before it is stopped
 PATIENCE = 4.0  # the same for a steadier one, which can still overtake a leader that comes to a halt
-AHEAD = 4.0  # turns are doubled twice before a longer timeline is needed, and the run repeated on it
 EVALUATIONS = 20  # in the first turn
-WINDOW = 5  # evaluations that the smoothed accuracy is a mean of
+MARGIN = 1.25  # times the best time to which others may go on, so that it can be told how close it was
 MEMORY_SHARE = 0.4  # of what is available; beyond it, a waiting run is given up and repeated when its turn comes
 
 
-@dataclass
-class Lane:
-    """One run that can be led on from one virtual second to another."""
-
-    settings: RunSettings
-    piece: float  # virtual seconds in which each client hands in one piece of work on average
-    every: float  # virtual seconds between evaluations
-    end: float  # virtual seconds at most
-    target: float
-    times: list[float] = field(default_factory=list)
-    accuracies: list[float] = field(default_factory=list)
-    records: Iterator[Record] | None = None
-    size: int = 0  # bytes that the waiting run holds
-    available: int = 0
-    played: float = 0.0  # virtual seconds that the timeline of the waiting run has
-    seconds: float = inf  # to the target
-
-    @property
-    def curve(self) -> Floats:
-        """[evaluations] the smoothed accuracies at `times`."""
-        return smoothed(self.times, self.accuracies, WINDOW * self.every)
-
-    def advance(self, until: float) -> None:
-        """Go on to this virtual second, or to the target; begin anew where the run was given up."""
-        if isfinite(self.seconds):
-            return
-        if self.records is None or until > self.played:
-            self._begin(min(self.end, AHEAD * until))
-        assert self.records is not None
-        for record in self.records:
-            if record.accuracy is not None:
-                self._note(record)
-            if isfinite(self.seconds):
-                self.give_up()
-                return
-            if record.time >= until:
-                return
-
-    def give_up(self) -> None:
-        """Hold nothing any more; what was noted stays."""
-        self.records, self.size = None, 0
-
-    def _begin(self, seconds: float) -> None:
-        self.times, self.accuracies, self.played = [], [], seconds
-        timeline = _timeline(self.settings, seconds, self.piece)
-        parts = ready(replace(self.settings, steps=1))  # the timeline of one step makes room for the real one
-        pace = float(timeline.times[-1]) / timeline.steps
-        simulation = simulate(
-            parts.model,
-            parts.data,
-            parts.rule,
-            timeline,
-            parts.work,
-            seed=self.settings.seed,
-            device=self.settings.device,
-            hold=self.settings.hold,
-            staleness=self.settings.staleness,
-            evaluate_every=max(1, round(self.every / pace)),
-        )
-        if not parts.data.classes:
-            raise UserError("pilots compare accuracies, which a regression has not: choose data with classes.")
-        self.records = iter(simulation)
-        self.size, self.available = simulation.memory.total, simulation.memory.available
-
-    def _note(self, record: Record) -> None:
-        assert record.accuracy is not None
-        self.times.append(record.time)
-        self.accuracies.append(record.accuracy)
-        self.seconds = first_reached(self.times, self.curve, self.target)
-
-
-@dataclass
+@dataclass(eq=False)
 class Candidate:
     """One k, at one learning rate, with its runs."""
 
@@ -170,7 +94,7 @@ def race(
     memory     bytes that waiting runs may hold together; what is beyond is simulated again, with the same numbers
     """
     _check(ks, seeds, target, limit)
-    piece = _piece(describe(min(ks), lrs[0], seeds[0]))
+    piece = _piece(describe(min(ks), lrs[0], seeds[0]).resolved())
     first = FIRST * piece
     end = LONGEST[target is not None] * piece if limit is None else limit
     goal = inf if target is None else target
@@ -180,11 +104,12 @@ def race(
             runs = [describe(k, lr, seed).resolved() for seed in seeds]
             lanes = [Lane(run, piece, first / EVALUATIONS, end, goal) for run in runs]
             racing.append(Candidate(k, lr, lanes))
-    alive, until = racing, min(first, end)
+    alive, until = racing, end if thorough else min(first, end)
     while alive:
         for one in alive:
             _lead(one, until, racing, memory)
-        still = _survivors(racing, alive, thorough)
+        best = min((one.at_best for one in racing if one.arrived), default=inf)
+        still = _survivors(alive, best, thorough)
         tell(f"after {until:.4g} virtual seconds: {_words(alive, still)}")
         for one in alive:
             if one not in still:
@@ -192,18 +117,18 @@ def race(
                     lane.give_up()
         if until >= end:
             break
-        alive, until = still, min(2 * until, end)
+        close = MARGIN * best if until < MARGIN * best else inf
+        alive, until = still, min(2 * until, close, end)
     return tuple(one.pilot() for one in racing)
 
 
-def _survivors(racing: Sequence[Candidate], alive: Sequence[Candidate], thorough: bool) -> list[Candidate]:
-    """Who goes on: those not there yet that may still be first."""
+def _survivors(alive: Sequence[Candidate], best: float, thorough: bool) -> list[Candidate]:
+    """Who goes on: those not there yet that may still be first, or nearly as soon as the `best` so far."""
     under_way = [one for one in alive if not one.arrived]
     if thorough or not under_way:
         return under_way
-    best = min((one.at_best for one in racing if one.arrived), default=inf)
     if isfinite(best):
-        return [one for one in under_way if one.at_best < best]
+        return [one for one in under_way if one.at_best < MARGIN * best]
     leader = max(under_way, key=lambda one: one.accuracy)
 
     def hopeful(one: Candidate) -> bool:
@@ -225,30 +150,16 @@ def _lead(one: Candidate, until: float, racing: Sequence[Candidate], memory: int
 
 def _piece(settings: RunSettings) -> float:
     """Virtual seconds in which each client hands in one piece of work on average."""
+    if settings.arrivals.kind != "clock":
+        raise UserError(f"arrivals = {settings.arrivals.kind!r}: pilots for another k need a clock, so use 'clock'.")
     steps = max(2, ceil(4 * settings.clients / settings.k))
     timeline = timeline_of(replace(settings, steps=steps))
-    if settings.arrivals.kind not in ("clock", "once_per_round"):
-        raise UserError(
-            f"arrivals {settings.arrivals.kind!r} have no clock: plan with --durations, --trace or --timeline."
-        )
     return float(timeline.times[-1]) * settings.clients / (steps * settings.k)
-
-
-def _timeline(settings: RunSettings, seconds: float, piece: float) -> Timeline:
-    """The steps of this many virtual seconds."""
-    steps = ceil(1.1 * seconds / piece * settings.clients / settings.k) + 1
-    while True:
-        made = timeline_of(replace(settings, steps=steps))
-        if made.times[-1] >= seconds:
-            return made.head(int(np.searchsorted(made.times, seconds)) + 1)
-        steps *= 2
 
 
 def _check(ks: Sequence[int], seeds: Sequence[int], target: float | None, limit: float | None) -> None:
     if not ks or not seeds:
         raise UserError("a pilot needs at least one k and one seed: name them.")
-    for k in ks:
-        checks.count("k", k)
     if target is not None and not 0 < target <= 1:
         raise UserError(f"target = {target}: give an accuracy above 0 and at most 1, such as 0.8.")
     if limit is not None and not 0 < limit < inf:

