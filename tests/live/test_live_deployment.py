@@ -26,10 +26,11 @@ def spoilt(state, context):
     """A NaN at first, then a wrong shape."""
     if "fault" not in context.node_config:
         return state
-    before = len(context.state)
-    context.state[f"fault {before}"] = MetricRecord({"count": 1})
-    name = next(iter(state))
-    return {**state, name: state[name] * float("nan") if before == 0 else state[name][:1]}
+    told = Path(str(context.node_config["fault"]))  # it outlives this process and this run
+    name, value = next(iter(state.items()))
+    broken = value[:1] if told.exists() else value * float("nan")
+    told.touch()
+    return {**state, name: broken}
 '''
 
 
@@ -67,13 +68,14 @@ def story(tmp_path_factory) -> Story:
             world.app / "digits_app" / "client_app.py",
             ("ArrayRecord(model.state_dict())", "ArrayRecord(spoilt(model.state_dict(), context))"),
             ("\n\n@app.evaluate()", f"{SPOILT}\n\n@app.evaluate()"),
+            ("import torch\n", "from pathlib import Path\n\nimport torch\n"),
         )
         changed(
             world.app / "digits_app" / "server_app.py", ('k=int(run["k"]),', 'k=int(run["k"]), offences=2, rest=0.2,')
         )
         node_ids = {number: world.register(number) for number in range(STRANGER)}
         nodes = {n: world.start_node(n, f"partition-id={n} num-partitions=4") for n in (0, 1, 2)}
-        world.start_node(NAUGHTY, "partition-id=0 num-partitions=4 fault=1")
+        world.start_node(NAUGHTY, f"partition-id=0 num-partitions=4 fault='{folder / 'told'}'")
         stranger = world.start_node(STRANGER, "partition-id=1 num-partitions=4")
         settings = (
             "local-epochs=3 batch-size=16 labels-per-client=8 "
