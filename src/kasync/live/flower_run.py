@@ -68,13 +68,12 @@ class FlowerRun:
                 while federation.updates < rounds:
                     self._look_who_is_here()
                     self.send(strategy.configure_train(federation.updates + 1, self.arrays(), config, self.grid))
-                    replies = self.evaluations.sort_out(self.mailbox.take(strategy.poll))
-                    arrays, metrics = strategy.aggregate_train(federation.updates + 1, replies)
+                    arrays, metrics = strategy.aggregate_train(federation.updates + 1, self._replies(strategy.poll))
                     while arrays is not None:
                         self._updated(arrays, metrics, federation.updates == rounds, evaluate_fn, evaluate_config)
                         if federation.updates >= rounds:
                             break
-                        arrays, metrics = strategy.aggregate_train(federation.updates + 1, [])
+                        arrays, metrics = strategy.aggregate_train(federation.updates + 1, self._replies(0.0))
                 self.evaluations.finish(self.result)
         finally:
             self._write_timeline()
@@ -147,6 +146,10 @@ class FlowerRun:
             for name in oldest:
                 if self.tickets[name] not in self.federation.orders:
                     del self.tickets[name]
+
+    def _replies(self, wait: float) -> list[Message]:
+        """What came from training; always looked at before anything is given up, however long an evaluation took."""
+        return self.evaluations.sort_out(self.mailbox.take(wait))
 
     def _look_who_is_here(self) -> None:
         now = time.monotonic()
