@@ -80,7 +80,10 @@ def plan(
     from kasync.experiments import bounds, own, pilots
     from kasync.experiments.arrivals import timeline_of
     from kasync.experiments.settings import Choice, RunSettings
+    from kasync.theory.plan_picture import check_place
 
+    if picture is not None:
+        check_place(picture)
     fleet, there = _fleet(durations, speeds, trace, timeline, quiet or as_json)
     population = there if clients is None else clients
     numbers = sorted(set(whole_numbers(ks))) if ks else [k for k in KS if k <= population]
@@ -109,8 +112,7 @@ def plan(
         return lambda k, steps: timeline_of(replace(plain, k=k, steps=steps))
 
     rates = _rates(lr)
-    known = bounds.constants_at_start(describe(numbers[0], rates[0], seed)) if pilot else _constants(constants)
-    rows = theory.plan(numbers, clock("async"), clock("full"), known, seconds)
+    known = _constants(constants)
     raced: Sequence[Any] = ()
     if pilot:
         with show.interruptible(show.command_line()):
@@ -124,6 +126,8 @@ def plan(
                 thorough,
                 tell=lambda words: show.note(words, quiet or as_json),
             )
+        known = bounds.constants_at_start(describe(numbers[0], rates[0], seed))
+    rows = theory.plan(numbers, clock("async"), clock("full"), known, seconds)
     chosen = theory.recommend(rows, raced, target) if raced or known else None
     _answer(rows, raced, chosen, as_json)
     if picture is not None:

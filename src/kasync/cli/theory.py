@@ -83,7 +83,10 @@ def theory(
 def _of_run(file: Path, looks: int, picture: Path | None, as_json: bool, quiet: bool) -> None:
     from kasync.experiments.bounds import chapters
     from kasync.experiments.settings import RunSettings
+    from kasync.theory.plan_picture import check_place
 
+    if picture is not None:
+        check_place(picture)
     settings = RunSettings.read(file / "run.toml" if file.is_dir() else file)
     show.note(f"repeating the {settings.steps} steps of {file}, measuring at {looks} of them", quiet or as_json)
     written = chapters(settings, looks)
@@ -103,26 +106,33 @@ def _of_run(file: Path, looks: int, picture: Path | None, as_json: bool, quiet: 
 
 def _chapter(chapter: Any) -> dict[str, Any]:
     """One stage as names and values, and in one sentence."""
+    from math import isfinite
+
     bound, norms = chapter.bound, chapter.norms
-    loose, dominant = bound.looseness(norms), bound.dominant
+    says = isfinite(bound.scale)  # else the weights V_j of Theorem 2 are negative on average
+    scale = bound.scale if says else 1.0
     measured = vars(chapter.measured) | (vars(chapter.measured_two) if chapter.measured_two is not None else {})
-    failing = ", ".join(f"{each.name} by a factor of {each.excess:.3g}" for each in bound.failing)
-    condition = (
-        "its conditions hold" if bound.holds else f"its conditions fail ({failing}), so it promises nothing here"
-    )
     return {
         "theorem": bound.theorem,
         "steps": len(norms),
         **{f"measured: {name}": estimate.value for name, estimate in measured.items()},
-        **{f"term: {name}": value * bound.scale for name, value in bound.terms.items()},
-        "bound_on_mean_squared_gradient": bound.mean_squared_gradient,
-        "mean_squared_gradient": bound.left_side(norms) * bound.scale,
-        "looseness": loose,
-        "dominant": dominant,
+        **{f"term: {name}": value * scale for name, value in bound.terms.items()},
+        "bound_on_mean_squared_gradient": bound.mean_squared_gradient if says else None,
+        "mean_squared_gradient": bound.left_side(norms) * scale if says else None,
+        "looseness": bound.looseness(norms) if says else None,
+        "dominant": bound.dominant,
         **{f"condition holds: {each.name}": each.holds for each in bound.conditions if each.required},
-        "verdict": f"{bound.theorem} is {loose:.3g} times what the run did, "
-        f"{bound.terms[dominant] / bound.total:.0%} of it {dominant}; {condition}.",
+        "verdict": _verdict(bound, bound.looseness(norms) if says else None),
     }
+
+
+def _verdict(bound: Any, loose: float | None) -> str:
+    """How loose, which term, and whether the theorem may be asked at all, in one sentence."""
+    largest = f"{bound.terms[bound.dominant] / bound.total:.0%} of its right side is {bound.dominant}"
+    failing = ", ".join(f"{each.name} by a factor of {each.excess:.3g}" for each in bound.failing)
+    condition = "its conditions hold" if bound.holds else f"its conditions fail ({failing}), so it promises nothing"
+    measured = "" if loose is None else f" is {loose:.3g} times what the run did"
+    return f"{bound.theorem}{measured}: {largest}; {condition}."
 
 
 def _draw(path: Path, written: Any) -> None:

@@ -10,6 +10,7 @@ from kasync.theory.planning import PlanRow
 from kasync.theory.recommend import Pilot, Recommendation, best_of
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#767676"  # of Okabe and Ito, as in the reports
+FORMATS = (".png", ".pdf", ".svg")
 TERMS = {"variance": BLUE, "non_iid": ORANGE, "staleness": GREEN, "initial_gap": GREY}
 
 
@@ -41,14 +42,25 @@ def draw_plan(
             panel.axvline(chosen.k, **mark, label=f"recommended: k = {chosen.k}")
 
 
+def spoken(term: str) -> str:
+    """The name of a term as people say it."""
+    return "non-IID" if term == "non_iid" else term.replace("_", " ")
+
+
+def check_place(path: Path) -> None:
+    """Refuse a file that no picture can be written to, before any work is done for it."""
+    if path.suffix not in FORMATS:
+        raise UserError(f"picture = {path}: let the name end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}.")
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"picture = {path}: there is no folder {path.parent}; make it, or choose another.")
+
+
 def save(figure: Any, path: Path) -> None:
-    """Write a figure of matplotlib; the ending says in which format."""
+    """Write a figure of matplotlib."""
     try:
         figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as problem:
-        raise UserError(
-            f"{path} cannot be written ({problem}): name a PNG or PDF file in a folder that exists."
-        ) from None
+    except OSError as problem:
+        raise UserError(f"{path} cannot be written ({problem.strerror}): choose another place.") from None
 
 
 def _times(panel: Any, best: Mapping[int, Pilot], target: float | None) -> None:
@@ -94,7 +106,7 @@ def _bounds(panel: Any, rows: Sequence[PlanRow]) -> None:
     if known:
         for name, colour in TERMS.items():
             values = [row.terms[name] for row in known]
-            panel.plot([row.k for row in known], values, "-o", color=colour, markersize=4, label=name.replace("_", " "))
+            panel.plot([row.k for row in known], values, "-o", color=colour, markersize=4, label=spoken(name))
         panel.plot([row.k for row in known], [row.bound for row in known], "k--", linewidth=1.4, label="the bound")
         panel.set_yscale("log")
         panel.set_ylabel("bound on mean |grad F|²", fontsize=9)
