@@ -17,7 +17,7 @@ from kasync.theory.constants import Floats
 from kasync.theory.reaching import first_reached, smoothed
 from kasync.timelines import Timeline
 
-AHEAD = 4.0  # a timeline is made for this many times the seconds asked for; beyond, the run is repeated on a longer one
+AHEAD = 4.1  # a timeline is made for so many times the seconds asked for; beyond two doublings the run is repeated
 WINDOW = 5  # evaluations that the smoothed accuracy is a mean of
 
 
@@ -67,7 +67,7 @@ class Lane:
         self.times, self.accuracies, self.played = [], [], seconds
         timeline = _timeline(self.settings, seconds, self.piece)
         parts = ready(replace(self.settings, steps=1))  # the timeline of one step makes room for the real one
-        pace = float(timeline.times[-1]) / timeline.steps
+        pace = self.piece * self.settings.k / self.settings.clients  # the same whatever the timeline's length
         simulation = simulate(
             parts.model,
             parts.data,
