@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -42,5 +42,5 @@ class ClipToEstimate(Part):
     def __call__(self, step: Step) -> Step:
         estimate = step.direction if step.estimate is None else step.estimate
         factors = _limited(step.norms(), self.ratio * step.norms(estimate))
-        step = replace(step, estimate=estimate)  # what follows compares with what was estimated before this clip
+        step = step.having(estimate=estimate)  # what follows compares with what was estimated before this clip
         return step.scaled(where(step.stage == 2, factors, 1.0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
@@ -37,4 +37,4 @@ class MixModels(Part):
         step = step.weighed(step.weights * self.mixing * self.discount(step.staleness))
         if "starts" not in step.layout:
             return step
-        return replace(step, coefficients=step.coefficients + step.unit("params") - step.unit("starts"))
+        return step.having(coefficients=step.coefficients + step.unit("params") - step.unit("starts"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ class AddMomentum(Part):
         return {"momentum": server.memory["momentum"][None]}
 
     def __call__(self, step: Step) -> Step:
-        return replace(step, coefficients=step.coefficients + self.momentum * step.unit("momentum"))
+        return step.having(coefficients=step.coefficients + self.momentum * step.unit("momentum"))
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class AddRoundMomentum(Part):
         return {name: server.memory[name][None] for name in ("round_mean", "round_sum")}
 
     def __call__(self, step: Step) -> Step:
-        step = replace(step, coefficients=step.coefficients + self.momentum * step.unit("round_mean"))
+        step = step.having(coefficients=step.coefficients + self.momentum * step.unit("round_mean"))
         total = step.unit("round_sum")[0] + step.usable.double() @ step.coefficients  # [B]
         count = step.memory["round_count"] + step.usable.sum()
         delivered = step.memory["round_delivered"] + step.k

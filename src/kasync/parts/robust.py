@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -85,5 +85,5 @@ class CenterAndClip(Part):
             norms = step.norms(apart)
             factors = where(norms > self.radius, self.radius / where(norms > 0, norms, 1.0), 1.0)
             center = center + (step.weights * factors) @ apart
-        step = replace(step, coefficients=center.expand_as(step.coefficients))
+        step = step.having(coefficients=center.expand_as(step.coefficients))
         return step.remember(center=center)

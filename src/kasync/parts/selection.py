@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -32,11 +32,9 @@ class SelectConsistent(Part):
         best = where(passes, self.sharpness * similarities, -torch.inf).max()
         scores = where(passes, (self.sharpness * similarities - best).exp(), 0.0)
         chosen = passes.any()
-        step = replace(step, similarities=similarities, estimate=estimate)
+        step = step.having(similarities=similarities, estimate=estimate)
         rows = where(chosen, step.coefficients, estimate[None])
-        return replace(step, coefficients=rows).weighed(
-            where(chosen, step.averaged(scores), step.averaged(step.weights))
-        )
+        return step.having(coefficients=rows).weighed(where(chosen, step.averaged(scores), step.averaged(step.weights)))
 
 
 @dataclass(frozen=True)
@@ -52,4 +50,4 @@ class EnterStageTwo(Part):
         if step.losses is None:
             return step
         low = step.usable.any() & (step.averaged(step.usable.double()) @ step.losses <= self.loss_threshold)
-        return replace(step, stage=where(low, 2, step.stage))
+        return step.having(stage=where(low, 2, step.stage))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -46,7 +46,7 @@ class EstimateByStaleness(Part):
     def __call__(self, step: Step) -> Step:
         excess = step.staleness - step.least(step.staleness)
         step = step.weighed(step.averaged((-math.log(self.base) * excess).exp()))
-        return replace(step, estimate=step.direction)
+        return step.having(estimate=step.direction)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class SlowWhenAllStale(Part):
         checks.at_least("lr_decay", self.decay, 0.0)
 
     def __call__(self, step: Step) -> Step:
-        return replace(step, lr=step.lr / (self.decay * step.least(step.staleness) + 1.0))
+        return step.having(lr=step.lr / (self.decay * step.least(step.staleness) + 1.0))
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class SlowWhenAnyStale(Part):
     def __call__(self, step: Step) -> Step:
         oldest = step.largest(step.staleness)
         slowed = torch.minimum(step.lr, 1.0 / oldest.clamp(min=1.0))
-        return replace(step, lr=where(oldest <= self.patience, step.lr, slowed))
+        return step.having(lr=where(oldest <= self.patience, step.lr, slowed))
 
 
 @dataclass(frozen=True)

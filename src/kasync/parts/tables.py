@@ -7,7 +7,7 @@ and the rows to put in their place. Every table has one row more than there are 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -56,7 +56,7 @@ class Calibrate(ClientPart):
         news = step.coefficients - step.unit("last")  # [K, B]
         step = step.overwrite(last=TableRows(step.clients))
         step = step.remember(last_mean=mean + step.usable.double() @ news / self.clients)
-        return replace(step, coefficients=news + mean)
+        return step.having(coefficients=news + mean)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class AverageEveryone(ClientPart):
         if self.max_staleness is None:
             step = step.remember(latest_sum=total)
         mean = total / now.sum().clamp(min=1)
-        return replace(step, coefficients=mean.expand_as(step.coefficients)).weighed(1.0 / step.count.expand(step.k))
+        return step.having(coefficients=mean.expand_as(step.coefficients)).weighed(1.0 / step.count.expand(step.k))
 
     def _recent(self, versions: Tensor, number: Tensor) -> Tensor:
         """[clients + 1] whose latest gradient takes part at this step."""
@@ -162,9 +162,7 @@ class AverageRounds(ClientPart):
         )
         step = step.overwrite(means=TableRows(place, mean + change))
         direction = where(applied, now, 0.0)
-        return replace(step, coefficients=direction.expand_as(step.coefficients)).weighed(
-            1.0 / step.count.expand(step.k)
-        )
+        return step.having(coefficients=direction.expand_as(step.coefficients)).weighed(1.0 / step.count.expand(step.k))
 
     def _place(self, memory: Mapping[str, Tensor], clients: Tensor) -> Tensor:
         """[K] row of the table for each arrival: in this round's half, or in the next's if it had its update."""

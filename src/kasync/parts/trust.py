@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -54,7 +54,7 @@ class TrustByServer(ServerPart):
     def __call__(self, step: Step) -> Step:
         server = step.unit("server")[0]
         similarities = step.cosines_to(server)
-        step = _lengthened(replace(step, similarities=similarities), step.norms(server))
+        step = _lengthened(step.having(similarities=similarities), step.norms(server))
         return step.weighed(step.averaged(similarities.clamp(min=0.0)))
 
 
@@ -71,7 +71,7 @@ class AcceptNearServer(ServerPart):
     def __call__(self, step: Step) -> Step:
         server = step.unit("server")[0]
         near = step.norms(step.coefficients - server) <= self.radius * step.norms(server)
-        step = replace(step, similarities=step.cosines_to(server))
+        step = step.having(similarities=step.cosines_to(server))
         return step.weighed(step.averaged(near.double()))
 
 
@@ -104,7 +104,7 @@ class AcceptByScore(ServerPart):
 
     def __call__(self, step: Step) -> Step:
         server = step.unit("server")[0]
-        step = _lengthened(replace(step, similarities=step.cosines_to(server)), step.norms(server))
+        step = _lengthened(step.having(similarities=step.cosines_to(server)), step.norms(server))
         score = self.scale * step.dots(step.coefficients, server) - self.penalty * step.norms() ** 2
         accepted = step.usable & (score >= -self.scale * self.slack)
         since = where(step.memory["accepted"] >= self.refresh_every, 0, step.memory["accepted"])
