@@ -76,15 +76,25 @@ def test_a_run_led_on_in_pieces_is_the_run_made_at_once():
 
 def candidate(k, until, *seconds):
     settings = describe(k, None, 0)
-    return Candidate(k, None, [Lane(settings, 1.0, 0.5, 40.0, 0.5, seconds=second) for second in seconds], until)
+    noted = {"times": [until], "accuracies": [0.4]}
+    lanes = [Lane(settings, 1.0, 0.5, 40.0, 0.5, seconds=second, **noted) for second in seconds]
+    return Candidate(k, None, lanes, until)
 
 
 def test_whoever_can_still_be_nearly_first_goes_on_after_somebody_arrived():
     there = candidate(4, 8.0, 7.9, 7.9)
     half_there, not_there, late = candidate(2, 8.0, 5.0, inf), candidate(8, 8.0, inf, inf), candidate(1, 12.0, inf, inf)
     assert half_there.at_best == pytest.approx(np.sqrt(5.0 * 8.0))
-    assert _survivors([there, half_there, not_there, late], 7.9, False) == [half_there, not_there]
-    assert _survivors([there, half_there, not_there, late], 7.9, True) == [half_there, not_there, late]
+    alive = [there, half_there, not_there, late]
+    assert set(_survivors(alive, 7.9, False)) == {half_there, not_there}
+    assert set(_survivors(alive, 7.9, True)) == {half_there, not_there, late}
+
+
+def test_a_candidate_is_hopeless_once_its_typical_time_must_be_too_long():
+    half_there = candidate(2, 8.0, 5.0, inf)
+    last = half_there.hopeless_after(10.0)
+    assert replace(half_there, until=last).at_best == pytest.approx(10.0)
+    assert half_there.hopeless_after(inf) == inf
 
 
 def test_the_candidates_of_one_seed_share_data_start_and_durations():

@@ -36,6 +36,7 @@ class Lane:
     size: int = 0  # bytes that the waiting run holds
     available: int = 0
     played: float = 0.0  # virtual seconds that the timeline of the waiting run has
+    now: float = 0.0  # the virtual second it stands at, also where the run was given up
     seconds: float = inf  # to the target
 
     @property
@@ -45,12 +46,13 @@ class Lane:
 
     def advance(self, until: float) -> None:
         """Go on to this virtual second, or to the target; begin anew where the run was given up."""
-        if isfinite(self.seconds):
+        if isfinite(self.seconds) or until <= self.now:
             return
         if self.records is None or until > self.played:
             self._begin(min(self.end, AHEAD * until))
         assert self.records is not None
         for record in self.records:
+            self.now = record.time
             if record.accuracy is not None:
                 self._note(record)
             if isfinite(self.seconds):

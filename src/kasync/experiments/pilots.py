@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf, isfinite
+from math import ceil, exp, inf, isfinite, log
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,12 @@ class Candidate:
         """Typical seconds to the target if every run that is not there yet arrived at once."""
         return geometric_mean([min(lane.seconds, self.until) for lane in self.lanes])
 
+    def hopeless_after(self, seconds: float) -> float:
+        """The second after which its typical time is above `seconds`, whatever the runs that are not there yet do."""
+        arrived = [log(lane.seconds) for lane in self.lanes if isfinite(lane.seconds)]
+        missing = len(self.lanes) - len(arrived)
+        return exp((len(self.lanes) * log(seconds) - sum(arrived)) / missing) if missing and isfinite(seconds) else inf
+
     @property
     def arrived(self) -> bool:
         return all(isfinite(lane.seconds) for lane in self.lanes)
@@ -107,9 +113,9 @@ def race(
     alive, until = racing, end if thorough else min(first, end)
     while alive:
         for one in alive:
-            _lead(one, until, racing, memory)
-        best = min((one.at_best for one in racing if one.arrived), default=inf)
-        still = _survivors(alive, best, thorough)
+            close = inf if thorough else MARGIN * _best(racing)
+            _lead(one, min(until, one.hopeless_after(close)), racing, memory)
+        still = _survivors(alive, _best(racing), thorough)
         tell(f"after {until:.4g} virtual seconds: {_words(alive, still)}")
         for one in alive:
             if one not in still:
@@ -117,19 +123,23 @@ def race(
                     lane.give_up()
         if until >= end:
             break
-        close = MARGIN * best if until < MARGIN * best else inf
-        alive, until = still, min(2 * until, close, end)
+        alive, until = still, min(2 * until, end)
     return tuple(one.pilot() for one in racing)
 
 
+def _best(racing: Sequence[Candidate]) -> float:
+    """Least typical seconds of those that are at the target with every seed."""
+    return min((one.at_best for one in racing if one.arrived), default=inf)
+
+
 def _survivors(alive: Sequence[Candidate], best: float, thorough: bool) -> list[Candidate]:
-    """Who goes on: those not there yet that may still be first, or nearly as soon as the `best` so far."""
-    under_way = [one for one in alive if not one.arrived]
+    """Who goes on, leader first: those not there yet that may still be nearly as soon as the `best` so far."""
+    under_way = sorted((one for one in alive if not one.arrived), key=lambda one: -one.accuracy)
     if thorough or not under_way:
         return under_way
     if isfinite(best):
-        return [one for one in under_way if one.at_best < MARGIN * best]
-    leader = max(under_way, key=lambda one: one.accuracy)
+        return [one for one in under_way if one.at_best < (MARGIN - 1e-6) * best]  # rounding keeps nobody alive
+    leader = under_way[0]
 
     def hopeful(one: Candidate) -> bool:
         lag = one.until / leader.when(one.accuracy)
@@ -145,7 +155,7 @@ def _lead(one: Candidate, until: float, racing: Sequence[Candidate], memory: int
         allowed = MEMORY_SHARE * lane.available if memory is None else memory
         if sum(each.size for other in racing for each in other.lanes) > allowed:
             lane.give_up()
-    one.until = until
+    one.until = max(one.until, until)
 
 
 def _piece(settings: RunSettings) -> float:

@@ -69,13 +69,14 @@ def _times(panel: Any, best: Mapping[int, Pilot], target: float | None) -> None:
     seeds = [(pilot.k, second) for pilot in best.values() for second in pilot.seconds if isfinite(second)]
     panel.plot(*zip(*seeds, strict=True), ".", color=BLUE, alpha=0.5, markersize=6, label="one seed")
     ks, typical = [pilot.k for pilot in there], [pilot.typical_seconds for pilot in there]
-    panel.plot(ks, typical, "-o", color=BLUE, linewidth=1.6, label="mean of the seeds")
+    panel.plot(ks, typical, "-o", color=BLUE, linewidth=1.6, label="geometric mean of the seeds")
     stopped = [pilot for pilot in best.values() if not pilot.reached and pilot.until < inf]
+    top = 1.15 * max(panel.get_ylim()[1], *(pilot.until for pilot in stopped), 0.0)
     if stopped:
-        ends = [pilot.until for pilot in stopped]
-        label = "stopped here, not yet at the target"
-        panel.plot([pilot.k for pilot in stopped], ends, "^", color=GREY, mfc="none", markersize=8, label=label)
-    panel.set_ylim(0, 1.15 * panel.get_ylim()[1])
+        ks, ends = [pilot.k for pilot in stopped], [pilot.until for pilot in stopped]
+        panel.vlines(ks, ends, top, color=GREY, linestyle=":", linewidth=1.2)  # it takes longer than that
+        panel.plot(ks, ends, "^", color=GREY, mfc="white", markersize=8, label="longer: stopped before the target")
+    panel.set_ylim(0, top)
     panel.set_ylabel("virtual seconds", fontsize=9)
     panel.set_title(f"Time to accuracy{'' if target is None else f' {target:g}'}", fontsize=10)
 
