@@ -1,5 +1,6 @@
 """What does a person at a command line meet? Answers, sentences for mistakes, exit codes."""
 
+import functools
 import json
 import os
 import signal
@@ -118,7 +119,8 @@ def test_a_mistake_shows_no_traceback(tmp_path):
 def test_two_runs_into_one_folder_and_control_c(tmp_path):
     words = [*SMALL, "--steps", "20000", "--out", str(tmp_path / "run")]
     program = [sys.executable, "-c", "from kasync.cli import main; main()", "run", *words]
-    first = subprocess.Popen(program, stderr=subprocess.PIPE, text=True)
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background job would ignore it
+    first = subprocess.Popen(program, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     until = time.monotonic() + 120
     while not (tmp_path / "run" / "metrics.csv").exists():
         assert time.monotonic() < until
