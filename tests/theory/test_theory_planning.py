@@ -159,6 +159,14 @@ def test_pilots_decide_by_time_to_the_target(rows):
     assert chosen.scores[50] == np.inf
 
 
+def test_a_lead_that_the_seeds_do_not_bear_out_is_called_one(rows):
+    clear = recommend(rows, [Pilot(2, [90.0, 110.0, 100.0]), Pilot(10, [45.0, 56.0, 51.0])])
+    vague = recommend(rows, [Pilot(2, [90.0, 40.0, 100.0]), Pilot(10, [45.0, 70.0, 51.0])])
+    assert clear.k == vague.k == 10
+    assert "cannot tell apart" not in clear.reason
+    assert "cannot tell apart" in vague.reason
+
+
 def test_where_no_pilot_arrives_the_most_accurate_is_taken(rows):
     pilots = [Pilot(2, [np.inf], [0.5]), Pilot(10, [np.inf], [0.7])]
     assert recommend(rows, pilots).k == 10

@@ -17,7 +17,7 @@ from kasync.theory.constants import Floats
 from kasync.theory.reaching import first_reached, smoothed
 from kasync.timelines import Timeline
 
-AHEAD = 4.1  # a timeline is made for so many times the seconds asked for; beyond two doublings the run is repeated
+AHEAD = 8.2  # a timeline is made for so many times the seconds asked for; after three doublings the run is repeated
 WINDOW = 5  # evaluations that the smoothed accuracy is a mean of
 
 

@@ -67,6 +67,14 @@ def recommend(
     return _by_accuracy(pilots, None if target is None else f"accuracy {target:g}")
 
 
+def told_apart(first: Pilot, second: Pilot) -> bool:
+    """Whether the paired ratios of the two times lie on one side of 1 by two standard errors; one seed says nothing."""
+    ratios = np.log(second.seconds) - np.log(first.seconds)  # [seeds]
+    if len(ratios) < 2:
+        return False
+    return bool(abs(ratios.mean()) > 2 * ratios.std(ddof=1) / np.sqrt(len(ratios)))
+
+
 def best_of(pilots: Sequence[Pilot]) -> dict[int, Pilot]:
     """For each k, ascending, its best pilot: soonest at the target, then longest in the race, then most accurate."""
     found: dict[int, Pilot] = {}
@@ -83,7 +91,8 @@ def _by_time(rows: Sequence[PlanRow], pilots: Sequence[Pilot], target: str) -> R
     if not others:
         lead = "as the only one tried"
     elif isfinite(scores[others[0]]):
-        lead = f"{_sooner(scores[first], scores[others[0]])} k={others[0]} ({scores[others[0]]:.4g} s)"
+        lead = f"{_sooner(scores[first], scores[others[0]])} k={others[0]} ({scores[others[0]]:.4g} s"
+        lead += ")" if told_apart(best[first], best[others[0]]) else ", which the seeds cannot tell apart)"
     else:
         lead = "before any other did"
     rate = best[first].lr
