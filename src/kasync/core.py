@@ -205,11 +205,14 @@ class Rule:
 
     def __call__(self, server: ServerState, arrivals: Arrivals) -> tuple[ServerState, Step]:
         """The server after this step, and what was done. Nothing given to it is changed."""
-        return self._advance(server, arrivals, in_place=False)
+        return self._advance(server, arrivals, False, None)
 
-    def advance(self, server: ServerState, arrivals: Arrivals) -> tuple[ServerState, Step]:
-        """The same for an engine that owns the state: tables of per-client rows are overwritten, not copied."""
-        return self._advance(server, arrivals, in_place=True)
+    def advance(self, server: ServerState, arrivals: Arrivals, lr: Tensor | None = None) -> tuple[ServerState, Step]:
+        """The same for an engine that owns the state: tables of per-client rows are overwritten, not copied.
+
+        `lr` [] takes the place of the rule's own learning rate, so that many runs can share one rule.
+        """
+        return self._advance(server, arrivals, True, lr)
 
     def without(self, *parts: type[Part]) -> Rule:
         """The rule with these parts left out: an ablation."""
@@ -247,7 +250,9 @@ class Rule:
         """The same for a model of one parameter: which names there are, and how many rows their tables have."""
         return self._remembered(torch.zeros(1))
 
-    def _advance(self, server: ServerState, arrivals: Arrivals, in_place: bool) -> tuple[ServerState, Step]:
+    def _advance(
+        self, server: ServerState, arrivals: Arrivals, in_place: bool, lr: Tensor | None
+    ) -> tuple[ServerState, Step]:
         if not self._first_memory.keys() <= server.memory.keys():
             server = self.prepared(server)
         sound = Usable.of(arrivals, server.params, self.clients)
@@ -256,7 +261,7 @@ class Rule:
         for part in self.parts:
             blocks |= part.basis(server, arrivals)
         gram = span.gram(list(blocks.values()))  # [B, B]
-        step = self._opened(server, sound, gram, blocks)
+        step = self._opened(server, sound, gram, blocks, self.lr if lr is None else lr)
         for part in self.parts:
             step = part(step)
         return self._closed(server, step, blocks, in_place)
@@ -266,7 +271,9 @@ class Rule:
         """How many clients the tables have room for, where there is one."""
         return next((part.clients for part in self.parts if part.needs_clients), None)  # type: ignore[attr-defined]
 
-    def _opened(self, server: ServerState, sound: Usable, gram: Tensor, blocks: Mapping[str, Tensor]) -> Step:
+    def _opened(
+        self, server: ServerState, sound: Usable, gram: Tensor, blocks: Mapping[str, Tensor], lr: float | Tensor
+    ) -> Step:
         """The step before its first part: each gradient as it came, equal weights."""
         arrivals, k, size = sound.arrivals, len(sound.mask), len(gram)
         squares = gram.diagonal()  # they show every NaN and infinity; a memory that has one makes nothing usable
@@ -294,7 +301,7 @@ class Rule:
             memory=server.memory,
             coefficients=eye(k, size, gram.device).clone(),
             weights=torch.zeros(k, dtype=torch.float64, device=gram.device),
-            lr=self.lr * factor.double(),
+            lr=lr * factor.double(),
             stage=server.memory["stage"],
             dropped=(~usable).sum(),
             skipped=~usable.any(),
@@ -306,13 +313,13 @@ class Rule:
     ) -> tuple[ServerState, Step]:
         """One product for the update and all vectors to remember.
 
-        A CPU may ask whether something was not usable; in a CUDA graph nobody can, so there every outcome is computed
-        and the right one chosen.
+        A single run on a CPU may ask whether something was not usable; in a CUDA graph or in a stack of runs nobody can,
+        so there every outcome is computed and the right one chosen.
         """
         clean, old = dict(blocks), server.memory
-        on_cuda = step.usable.is_cuda
-        if on_cuda or not bool(step.usable.all()):  # 0 * NaN is NaN: rows not used become zero
-            if not on_cuda and bool(step.skipped):
+        blind = span.blind(step.usable)
+        if blind or not bool(step.usable.all()):  # 0 * NaN is NaN: rows not used become zero
+            if not blind and bool(step.skipped):
                 return server, step
             clean["gradients"] = where(step.usable[:, None], blocks["gradients"], 0.0)
         table = torch.stack([step.direction, *step.vectors.values()])  # [1 + vectors, B]
@@ -325,7 +332,7 @@ class Rule:
             direction, *vectors = span.combine(table, list(clean.values()))
             params, state = optimizers.follow(self.optimizer, server.params, direction, step.lr, old)
         changed = dict(zip(step.vectors, vectors, strict=True)) | dict(step.values) | state | {"stage": step.stage}
-        if on_cuda:
+        if blind:
             if not changed.keys() <= old.keys() and bool(step.skipped):
                 return server, step  # an optimiser's first state has no earlier one to fall back on
             params = where(step.skipped, server.params, params)
@@ -341,4 +348,4 @@ class Rule:
         gradients = blocks["gradients"]
         fresh = gradients if rows.coefficients is None else span.combine(rows.coefficients, list(blocks.values()))
         fresh = fresh.to(table.dtype)
-        return table.index_copy_(0, rows.index, fresh) if in_place else table.index_copy(0, rows.index, fresh)
+        return table.index_put_((rows.index,), fresh) if in_place else table.index_put((rows.index,), fresh)

@@ -14,14 +14,21 @@ from torch import Tensor
 
 from kasync import kernel
 
+_is_one_of_many = torch._C._functorch.is_batchedtensor  # inside torch.vmap
+
 CHUNK = 2048  # columns summed in the rows' own precision before the float64 sum over chunks
+
+
+def blind(tensor: Tensor) -> bool:
+    """Whether its values cannot be asked for in between: on CUDA, and where one tensor stands for those of many runs."""
+    return tensor.is_cuda or _is_one_of_many(tensor)
 
 
 def gram(blocks: Sequence[Tensor]) -> Tensor:
     """R R^T in float64 for the rows R of all blocks, stacked.  [n, D] ... -> [B, B]"""
-    if kernel.fits(blocks):
+    if _compiled(blocks):
         return kernel.gram(blocks)
-    if blocks[0].is_cuda:
+    if blind(blocks[0]):
         blocks = [_stacked(blocks)]  # fewer launches are worth a copy
     inner = {(i, j): _inner(a, b) for j, b in enumerate(blocks) for i, a in enumerate(blocks[: j + 1])}
     every = range(len(blocks))
@@ -30,13 +37,17 @@ def gram(blocks: Sequence[Tensor]) -> Tensor:
 
 def combine(coefficients: Tensor, blocks: Sequence[Tensor]) -> Tensor:
     """coefficients @ R for the rows R of all blocks, stacked.  [n, B] -> [n, D], in the precision of the rows"""
-    if kernel.fits(blocks):
+    if _compiled(blocks):
         return kernel.combine(coefficients, blocks)
     table = coefficients.to(blocks[0].dtype)  # [n, B]
-    if blocks[0].is_cuda:
+    if blind(blocks[0]):
         return table @ _stacked(blocks)
     parts = table.split([len(block) for block in blocks], dim=1)
     return functools.reduce(torch.add, map(_product, parts, blocks))
+
+
+def _compiled(blocks: Sequence[Tensor]) -> bool:
+    return not blind(blocks[0]) and kernel.fits(blocks)
 
 
 def _stacked(blocks: Sequence[Tensor]) -> Tensor:

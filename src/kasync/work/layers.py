@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -226,11 +227,22 @@ class Chain:
         for layer in self.layers:
             x, kept = layer.forward(params, x)
             saved.append(kept)
+        grad, losses = self.loss_gradient(x, labels, weights, loss)
+        first = self.first_weighted
+        for number in range(len(self.layers) - 1, first - 1, -1):
+            grad = self.layers[number].backward(params, grad, saved[number], out, number == first)
+        return losses.view(len(out), -1).sum(1)
+
+    @cached_property
+    def first_weighted(self) -> int:
+        """The number of the first layer that has parameters; nobody needs the gradient of its input."""
+        return next(i for i, layer in enumerate(self.layers) if isinstance(layer, Weighted))
+
+    @staticmethod
+    def loss_gradient(x: Tensor, labels: Tensor, weights: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
+        """The gradient of the weighted losses by the outputs x [N, ...], and the weighted losses [N]."""
         with torch.enable_grad():
             outputs = x.detach().requires_grad_()
             losses = loss(outputs, labels) * weights
             (grad,) = torch.autograd.grad(losses.sum(), outputs)
-        first = next(i for i, layer in enumerate(self.layers) if isinstance(layer, Weighted))
-        for number in range(len(self.layers) - 1, first - 1, -1):
-            grad = self.layers[number].backward(params, grad, saved[number], out, number == first)
-        return losses.detach().view(len(out), -1).sum(1)
+        return grad, losses.detach()
