@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import os
+import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +32,9 @@ class Checkpoint:
             raise UserError(f"checkpoint {self.path} is a folder: name a file in it.")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            for left in self.path.parent.glob(f"{glob.escape(self.path.name)}.*.tmp"):
-                left.unlink()
-            self._aside.touch()
-            self._aside.unlink()
+            clear(self.path.parent, re.escape(self.path.name))
+            self._aside.mkdir()
+            self._aside.rmdir()
         except OSError as problem:
             raise self._unwritable(problem) from None
 
@@ -47,17 +47,19 @@ class Checkpoint:
         about = {"version": VERSION, "step": step, "identity": dict(self.identity)}
         about["checksum"] = checksum(about, held)
         try:
-            save_file(held, self._aside, metadata={"kasync": json.dumps(about)})
-            with open(self._aside, "rb") as file:
+            self._aside.mkdir(exist_ok=True)
+            save_file(held, self._aside / "whole", metadata={"kasync": json.dumps(about)})
+            with open(self._aside / "whole", "rb") as file:
                 os.fsync(file.fileno())
-            os.replace(self._aside, self.path)
+            os.replace(self._aside / "whole", self.path)
+            self._aside.rmdir()
             folder = os.open(self.path.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)
             finally:
                 os.close(folder)
         except (OSError, SafetensorError) as problem:
-            self._aside.unlink(missing_ok=True)
+            shutil.rmtree(self._aside, ignore_errors=True)
             raise self._unwritable(problem) from None
 
     def load(self) -> tuple[int, dict[str, Tensor]] | None:
@@ -81,11 +83,31 @@ class Checkpoint:
 
     @property
     def _aside(self) -> Path:
+        """A folder, since safetensors has temporary files of its own."""
         return self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
 
     def _unwritable(self, problem: Exception) -> UserError:
         reason = getattr(problem, "strerror", None) or str(problem).splitlines()[0]
         return UserError(f"checkpoint {self.path} cannot be written ({reason}): choose another place.")
+
+
+def clear(folder: Path, names: str) -> None:
+    """Remove what dead processes left half written under names of this pattern; the living may still be writing."""
+    for left in folder.iterdir():
+        found = re.fullmatch(rf"(?:{names})\.(\d+)\.tmp", left.name)
+        if found and not _at_work(int(found[1])):
+            shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+
+
+def _at_work(process: int) -> bool:
+    """Whether another process of this number is alive."""
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return process != os.getpid()
 
 
 def identity_of(path: Path) -> dict[str, str]:

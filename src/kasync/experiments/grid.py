@@ -13,7 +13,7 @@ from kasync.errors import UserError, unknown
 from kasync.experiments import files, lock
 from kasync.experiments.display import Display, Silent
 from kasync.experiments.experiment import Cell
-from kasync.experiments.runner import Stopped, Watch, finished, run
+from kasync.experiments.runner import Stopped, Watch, finished, run, tidy
 from kasync.experiments.settings import RunSettings
 
 ENGINES = ("local", "ray")
@@ -59,6 +59,8 @@ def make(
     files.make_folder(out / "runs")
     runs = {cell.settings.name: cell.settings for cell in cells}
     open_runs = {name: settings for name, settings in runs.items() if not finished(out / "runs" / name)}
+    for name in runs.keys() - open_runs.keys():
+        tidy(out / "runs" / name)
     display = display or Silent()
     display.begin(len(runs), len(runs) - len(open_runs))
     try:

@@ -43,9 +43,10 @@ def save(timeline: Timeline, path: str | PathLike[str]) -> None:
             os.fsync(file.fileno())
         Path(name).replace(target)
         _settle(target.parent)
-    except BaseException:
+    except OSError as problem:
+        raise UserError(f"{target} cannot be written ({problem.strerror}): make room, or choose another place.") from None
+    finally:
         Path(name).unlink(missing_ok=True)
-        raise
 
 
 def load(path: str | PathLike[str]) -> Timeline:
