@@ -19,6 +19,12 @@ def eye(rows: int, columns: int, device: torch.device) -> Tensor:
     return torch.eye(rows, columns, dtype=torch.float64, device=device)
 
 
+@functools.lru_cache(maxsize=1024)
+def column(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """[n, 1] float64 these numbers; shared, so never written to."""
+    return torch.tensor(values, dtype=torch.float64, device=device)[:, None]
+
+
 def where(condition: Tensor, one: Tensor | float, other: Tensor | float) -> Tensor:
     """torch.where, whose plain numbers become tensors once and not in every step."""
     if isinstance(one, Tensor):

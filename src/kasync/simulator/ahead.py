@@ -62,7 +62,7 @@ class Ahead:
             self._take_part()
 
     def _take_part(self) -> None:
-        """Do the first piece nobody has begun; where all are begun, wait for the first. An error in it comes out here."""
+        """Do the first piece nobody has begun, or wait for the first of those begun; an error in it comes out here."""
         for piece in self.pieces:
             if piece.future.cancel():
                 self.pieces.remove(piece)
