@@ -79,6 +79,7 @@ class Run:
             starts = self._taken(self.tensor(told.slots[offset]))  # [K, D]
             rows = torch.empty_like(starts)
             losses = self.clients.compute(starts, self.tensor(work.samples), self.tensor(work.weights), rows)
+        rows = rows if told.damage is None else told.damage.done_to(rows, offset)
         self.server, step = self.rule.advance(
             self.server,
             Arrivals(

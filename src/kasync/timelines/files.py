@@ -5,6 +5,7 @@ import os
 import tempfile
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,7 @@ def save(timeline: Timeline, path: str | PathLike[str]) -> None:
         "kind": timeline.kind,
         "settings": dict(timeline.settings),
     }
+    copies: dict[str, Any] = {} if timeline.copies is None else {"copies": timeline.copies}
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
     except OSError as problem:
@@ -38,13 +40,16 @@ def save(timeline: Timeline, path: str | PathLike[str]) -> None:
                 clients=timeline.clients,
                 versions=timeline.versions,
                 times=timeline.times,
+                **copies,
             )
             file.flush()
             os.fsync(file.fileno())
         Path(name).replace(target)
         _settle(target.parent)
     except OSError as problem:
-        raise UserError(f"{target} cannot be written ({problem.strerror}): make room, or choose another place.") from None
+        raise UserError(
+            f"{target} cannot be written ({problem.strerror}): make room, or choose another place."
+        ) from None
     finally:
         Path(name).unlink(missing_ok=True)
 
@@ -54,7 +59,8 @@ def load(path: str | PathLike[str]) -> Timeline:
     try:
         with np.load(Path(path), allow_pickle=False) as stored:
             about = json.loads(stored["about"].tobytes())
-            arrays = {name: stored[name] for name in ("clients", "versions", "times")}
+            wanted = ("clients", "versions", "times", *(["copies"] if "copies" in stored else []))
+            arrays = {name: stored[name] for name in wanted}
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: give a file that timelines.save wrote.") from None
     except Exception as problem:  # damaged bytes make the readers of zip, npy and json fail in many ways
