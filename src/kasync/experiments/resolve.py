@@ -53,6 +53,7 @@ def _resolved(settings: RunSettings) -> RunSettings:
         rule=_rule(settings),
         work=_work(settings.work),
         partition=_partition(settings.partition),
+        faults=_faults(settings),
     )
     _check_names(settings)
     _check_parts(settings)
@@ -144,6 +145,14 @@ def _partition(choice: Choice) -> Choice:
     return Choice(choice.kind, {n: list(v) if isinstance(v, tuple) else v for n, v in shown.items()})
 
 
+def _faults(settings: RunSettings) -> tuple[Choice, ...]:
+    """With their defaults written out, as long as there are clients to have them."""
+    from kasync.experiments.faulty import completed, faults_of
+
+    faults_of(settings)
+    return tuple(completed(fault) for fault in settings.faults)
+
+
 def _check_names(settings: RunSettings) -> None:
     from kasync import data, models
     from kasync.data.federated import SCALES
@@ -169,7 +178,7 @@ def _check_parts(settings: RunSettings) -> None:
     from kasync.experiments.build import rule_of, work_of
 
     _check_device(settings.device)
-    timeline_of(replace(settings, steps=1))
+    timeline_of(replace(settings, steps=1, faults=()))
     work_of(settings)
     if settings.rule.kind != NO_RULE:
         rule_of(settings, lambda params: params)

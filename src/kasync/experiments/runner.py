@@ -123,6 +123,7 @@ def _simulation(
         hold=hold,
         staleness=settings.staleness,
         evaluate_every=settings.evaluate_every,
+        faults=parts.faults,
         checkpoint=folder / CHECKPOINT if _can_checkpoint() else None,
         checkpoint_every=checkpoint_every,
     )
