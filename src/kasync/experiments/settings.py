@@ -142,7 +142,7 @@ def _typed(name: str, value: Any, wanted: Any) -> Any:
         "Mapping[str, Any]": (dict, "a table"),
     }
     kind, words = kinds[str(wanted)]
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
         return float(value)
     if not isinstance(value, kind) or isinstance(value, bool):
         raise UserError(f"{name} = {value!r}: give {words}.")

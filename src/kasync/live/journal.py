@@ -85,7 +85,11 @@ class Journal:
         """Take over what was saved after an update; how many deliveries waited then."""
         about = unpacked(tensors.pop("about"))
         device = federation.server.params.device
-        federation.server = ServerState.from_state_dict({name: value.to(device) for name, value in tensors.items()})
+        federation.server = ServerState.from_state_dict(
+            {
+                name: value.to(device, copy=True) for name, value in tensors.items()
+            }  # else they would change with the file
+        )
         federation.updates = about["updates"]
         federation.began = now - about["seconds"]
         federation.diary = Diary.of(about["diary"])
@@ -98,7 +102,7 @@ class Journal:
         found = Checkpoint(file, self.identity).load()
         assert found is not None  # it was listed, and nobody else works here
         device = federation.server.params.device
-        tensors = {name: value.to(device) for name, value in found[1].items()}
+        tensors = {name: value.to(device, copy=True) for name, value in found[1].items()}
         about = unpacked(tensors["about"].cpu())
         client = federation.roster.join(about["node"])
         client.waiting = True

@@ -120,8 +120,9 @@ class Run:
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Continue from what `tensors` gave."""
-        state = {n.removeprefix("server."): t.to(self.device) for n, t in tensors.items() if n.startswith("server.")}
-        self.server = ServerState.from_state_dict(state)
+        ours = {n: t for n, t in tensors.items() if n.startswith("server.")}
+        state = {n: t.to(self.device, copy=True) for n, t in ours.items()}  # else they would change with the file
+        self.server = ServerState.from_state_dict({n.removeprefix("server."): t for n, t in state.items()})
         if "store" in tensors:
             self.store.copy_(tensors["store"])
             self.losses.copy_(tensors["losses"])

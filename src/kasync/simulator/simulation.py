@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from kasync.checkpoint import Checkpoint, identity_of
 from kasync.core import Rule
 from kasync.data.federated import FederatedData
+from kasync.errors import UserError
 from kasync.faults import Fault, struck
 from kasync.faults.kinds import listed
 from kasync.faults.spoilers import Spoilers
+from kasync.optimizers import PREFIX
 from kasync.simulator import border
 from kasync.simulator.evaluate import evaluate
 from kasync.simulator.graph import CapturedRun
@@ -164,9 +166,29 @@ class Simulation:
         if found is None:
             return
         self.done, tensors = found
-        told = {n.removeprefix("history."): t.numpy() for n, t in tensors.items() if n.startswith("history.")}
-        self.history.put(0, told)
-        self.run.restore({name: value for name, value in tensors.items() if not name.startswith("history.")})
+        told = {n.removeprefix("history."): t for n, t in tensors.items() if n.startswith("history.")}
+        state = {name: value for name, value in tensors.items() if not name.startswith("history.")}
+        self._check(told, state)
+        self.history.put(0, {name: rows.numpy() for name, rows in told.items()})
+        self.run.restore(state)
+
+    def _check(self, told: dict[str, Tensor], state: dict[str, Tensor]) -> None:
+        """Refuse what a save of this run could not have written, however good its checksum is."""
+        finished = self.done == self.timeline.steps
+        ours = {name: (each.shape, each.dtype) for name, each in self.run.tensors(with_store=not finished).items()}
+        theirs = {name: (each.shape, each.dtype) for name, each in state.items()}
+        later = [name for name in state if name not in ours]  # an optimiser has its state from the first step on
+        rows = {name: (self.done, *column.shape[1:]) for name, column in self.history.columns.items()}
+        if (
+            not 0 <= self.done <= self.timeline.steps
+            or {name: kind for name, kind in theirs.items() if name in ours} != ours
+            or not all(name.startswith(f"server.memory.{PREFIX}") for name in later)
+            or not all(state[name].shape in ((), self.params.shape) for name in later)
+            or {name: tuple(each.shape) for name, each in told.items()} != rows
+            or not all(each.dtype.is_floating_point and each.element_size() >= 4 for each in told.values())
+        ):
+            assert self.checkpoint is not None
+            raise UserError(f"checkpoint {self.checkpoint.path} cannot be of this run: delete it to start again.")
 
 
 def _identity(

@@ -47,9 +47,8 @@ def save(timeline: Timeline, path: str | PathLike[str]) -> None:
         Path(name).replace(target)
         _settle(target.parent)
     except OSError as problem:
-        raise UserError(
-            f"{target} cannot be written ({problem.strerror}): make room, or choose another place."
-        ) from None
+        why = problem.strerror or problem
+        raise UserError(f"{target} cannot be written ({why}): make room, or choose another place.") from None
     finally:
         Path(name).unlink(missing_ok=True)
 
@@ -71,9 +70,10 @@ def load(path: str | PathLike[str]) -> Timeline:
         timeline = Timeline(
             **arrays, population=int(about["population"]), kind=str(about["kind"]), settings=dict(about["settings"])
         )
-    except (KeyError, TypeError, ValueError) as problem:
+    except (KeyError, TypeError, ValueError, OverflowError) as problem:
         raise UserError(f"{path} is inconsistent ({problem}): save the timeline again.") from problem
-    fault = broken(timeline)
+    too_many = timeline.population >= 2**31 - 1
+    fault = f"{timeline.population} clients are too many" if too_many else broken(timeline)
     if fault:
         raise UserError(f"{path} is inconsistent ({fault}): save the timeline again.")
     return timeline

@@ -40,7 +40,8 @@ class Timeline:
                 view: NDArray[Any] = np.ascontiguousarray(getattr(self, name), dtype=dtype).view()
                 view.flags.writeable = False
                 object.__setattr__(self, name, view)
-        if self.clients.ndim != 2 or self.clients.shape != self.versions.shape or len(self.times) != len(self.clients):
+        same = self.clients.shape == self.versions.shape and self.times.shape == self.clients.shape[:1]
+        if self.clients.ndim != 2 or not same:
             raise UserError(
                 f"a timeline has clients [steps, k], versions [steps, k] and times [steps], "
                 f"not {self.clients.shape}, {self.versions.shape} and {self.times.shape}."
