@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from kasync.work import compiled
+
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs [n, ...], labels [n]) -> losses [n]
 
 
@@ -66,11 +68,21 @@ class Convolution(Weighted):
 
     def forward(self, params: Tensor, x: Tensor) -> tuple[Tensor, Any]:
         weight, bias = self.weight(params), self.bias(params)
+        if self._plain and compiled.convolves(x, self.shape, self.padding):
+            return compiled.convolve(x, weight, bias, self.padding), x
         return functional.conv2d(x, weight, bias, self.stride, self.padding, self.dilation), x
 
     def backward(self, params: Tensor, grad: Tensor, x: Tensor, out: Tensor, first: bool) -> Tensor | None:
-        (self._unfolded if grad.is_cuda else self._one_by_one)(grad, x, out)
+        if self._plain and self.shape[3] <= compiled.BROADEST and compiled.takes(grad, x):
+            place = out[:, self.start : self.stop]
+            compiled.weights(grad, x, self.shape, self.padding, self.has_bias, place)
+        else:
+            (self._unfolded if grad.is_cuda else self._one_by_one)(grad, x, out)
         return None if first else self._derive(grad, x, self.weight(params), (True, False, False))[0]
+
+    @property
+    def _plain(self) -> bool:
+        return self.stride == self.dilation == (1, 1)
 
     def _derive(self, grad: Tensor, x: Tensor, weight: Tensor, mask: tuple[bool, bool, bool]) -> Sequence[Any]:
         bias = [self.shape[0]] if self.has_bias else None
@@ -122,35 +134,23 @@ class Pool:
 
     def forward(self, params: Tensor, x: Tensor) -> tuple[Tensor, Any]:
         if self._halves(x):
-            rows = torch.maximum(x[..., 0::2], x[..., 1::2])
-            y = torch.maximum(rows[..., 0::2, :], rows[..., 1::2, :])
-            return y, (x, rows, y)
+            y = compiled.pool(x)
+            return y, (x, y, True)
         y, places = torch.ops.aten.max_pool2d_with_indices(
             x, self.size, self.stride, self.padding, self.dilation, False
         )
-        return y, (x, places)
+        return y, (x, places, False)
 
     def backward(self, params: Tensor, grad: Tensor, saved: Any, out: Tensor, first: bool) -> Tensor | None:
-        if self._halves(saved[0]):
-            x, rows, y = saved
-            return _spread(_spread(grad, rows, y, -2), x, rows, -1)
-        x, places = saved
+        x, kept, halved = saved
+        if halved:
+            return compiled.unpool(x, kept, grad.contiguous())
         geometry = (self.size, self.stride, self.padding, self.dilation, False)
-        return torch.ops.aten.max_pool2d_with_indices_backward(grad, x, *geometry, places)
+        return torch.ops.aten.max_pool2d_with_indices_backward(grad, x, *geometry, kept)
 
     def _halves(self, x: Tensor) -> bool:
-        """Whether pairs can be compared with plain maxima, which on a CPU is several times as fast."""
         plain = (self.size, self.stride, self.padding, self.dilation) == ((2, 2), (2, 2), (0, 0), (1, 1))
-        return plain and not x.is_cuda and x.shape[-1] % 2 == 0 and x.shape[-2] % 2 == 0
-
-
-def _spread(grad: Tensor, x: Tensor, largest: Tensor, dim: int) -> Tensor:
-    """The gradient of the larger of each pair along dim; of equals the first is taken, as PyTorch does."""
-    back = torch.empty_like(x)
-    first, second = back.unflatten(dim, (-1, 2)).unbind(dim)
-    torch.mul(grad, x.unflatten(dim, (-1, 2)).select(dim, 0) == largest, out=first)
-    torch.sub(grad, first, out=second)
-    return back
+        return plain and x.shape[-1] % 2 == 0 and x.shape[-2] % 2 == 0 and compiled.takes(x)
 
 
 @dataclass(frozen=True)
