@@ -29,6 +29,53 @@ typedef struct {
     long up, across;                   /* of its result */
 } Shape;
 
+/* Vectors of n = 8 or 4: of 2 n numbers those at even or at odd places; and the way back. */
+#define EVEN_8 0, 2, 4, 6, 8, 10, 12, 14
+#define EVEN_4 0, 2, 4, 6
+#define ODD_8 1, 3, 5, 7, 9, 11, 13, 15
+#define ODD_4 1, 3, 5, 7
+#define LOW_8 0, 8, 1, 9, 2, 10, 3, 11
+#define LOW_4 0, 4, 1, 5
+#define HIGH_8 4, 12, 5, 13, 6, 14, 7, 15
+#define HIGH_4 2, 6, 3, 7
+#define PICK(n, which, from) SHUFFLE(AT_##n(from), AT_##n((from) + n), BITS_##n, which##_##n)
+#define PAIRS(n, to, even, odd)                                           \
+    AT_##n(to) = (REAL_##n)SHUFFLE(even, odd, BITS_##n, LOW_##n);         \
+    AT_##n((to) + n) = (REAL_##n)SHUFFLE(even, odd, BITS_##n, HIGH_##n)
+
+/* vector = the larger of vectors a and b. */
+#define TAKE_LARGER(n, vector, a, b)                                                  \
+    do {                                                                              \
+        const REAL_##n one = a, other = b;                                            \
+        const BITS_##n first = (one > other) | (one != one);                          \
+        vector = (REAL_##n)(((BITS_##n)one & first) | ((BITS_##n)other & ~first));    \
+    } while (0)
+
+/* Where the 2 n columns start that are next; the last overlap those before. */
+#define FROM(n) (at + 2 * n <= wide ? at : wide - 2 * n)
+
+#define POOL(n)                                                                       \
+    for (long at = 0; at < wide; at += 2 * n) {                                       \
+        const float *above = x + FROM(n), *below = above + wide;                      \
+        REAL_##n top, bottom;                                                         \
+        TAKE_LARGER(n, top, PICK(n, EVEN, above), PICK(n, ODD, above));               \
+        TAKE_LARGER(n, bottom, PICK(n, EVEN, below), PICK(n, ODD, below));            \
+        TAKE_LARGER(n, AT_##n(y + FROM(n) / 2), top, bottom);                         \
+    }
+
+#define UNPOOL(n)                                                                                  \
+    for (long at = 0; at < wide; at += 2 * n) {                                                    \
+        const float *above = x + FROM(n), *below = above + wide;                                   \
+        float *to = back + FROM(n);                                                                \
+        const REAL_##n largest = AT_##n((float *)y + FROM(n) / 2);                                 \
+        const BITS_##n given = (BITS_##n)AT_##n((float *)grad + FROM(n) / 2);                      \
+        const BITS_##n a = PICK(n, EVEN, above) == largest;                                        \
+        const BITS_##n b = (PICK(n, ODD, above) == largest) & ~a;                                  \
+        const BITS_##n c = (PICK(n, EVEN, below) == largest) & ~(a | b), d = ~(a | b | c);         \
+        PAIRS(n, to, given & a, given & b);                                                        \
+        PAIRS(n, to + wide, given & c, given & d);                                                 \
+    }
+
 #define TARGET
 #define NAME(x) x##_plain
 #include "_kernel_layers.h"
@@ -60,7 +107,7 @@ static Shape shape_of(const long *given) { /* outputs, inputs, tall, broad, high
                    given[4], given[5], given[4] - given[2] + 1, given[5] - given[3] + 1};
 }
 
-/* y [samples, outputs, up, across] = x [samples, inputs, high, wide] convolved, plus bias or NULL; 8 columns or more. */
+/* y [samples, outputs, up, across] = x [samples, inputs, high, wide] convolved, plus bias or NULL; 8 columns or more */
 int kasync_convolve(const float *x, const float *weights, const float *bias, long samples, const long *given,
                     float *y) {
     const Shape shape = shape_of(given);

@@ -6,7 +6,6 @@ typedef float NAME(eight) __attribute__((vector_size(32)));
 typedef float NAME(eight_loaded) __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int NAME(bits) __attribute__((vector_size(32)));
 #define EIGHT NAME(eight)
-#define BITS NAME(bits)
 #define LOAD(address) (*(const NAME(eight_loaded) *)(address))
 #define STORE(address) (*(NAME(eight_loaded) *)(address))
 
@@ -103,63 +102,54 @@ TARGET static void NAME(weights)(const float *x, const float *grad, Shape shape,
     }
 }
 
-/* Of 16 numbers those at even or at odd places; and the way back. */
-#define EVEN(address) SHUFFLE(LOAD(address), LOAD((address) + 8), BITS, 0, 2, 4, 6, 8, 10, 12, 14)
-#define ODD(address) SHUFFLE(LOAD(address), LOAD((address) + 8), BITS, 1, 3, 5, 7, 9, 11, 13, 15)
-#define PAIRS(address, even, odd)                                                                      \
-    STORE(address) = (EIGHT)SHUFFLE(even, odd, BITS, 0, 8, 1, 9, 2, 10, 3, 11);                        \
-    STORE((address) + 8) = (EIGHT)SHUFFLE(even, odd, BITS, 4, 12, 5, 13, 6, 14, 7, 15)
-
-/* vector = the larger of vectors a and b. */
-#define TAKE_LARGER(vector, a, b)                                                    \
-    do {                                                                             \
-        const EIGHT one = a, other = b;                                              \
-        const BITS first = (one > other) | (one != one);                             \
-        vector = (EIGHT)(((BITS)one & first) | ((BITS)other & ~first));              \
-    } while (0)
+/* What the macros POOL and UNPOOL of _kernel_layers.c are made of, for vectors of eight and of four. */
+typedef float NAME(four) __attribute__((vector_size(16)));
+typedef float NAME(four_loaded) __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int NAME(four_bits) __attribute__((vector_size(16)));
+#define REAL_8 NAME(eight)
+#define REAL_4 NAME(four)
+#define BITS_8 NAME(bits)
+#define BITS_4 NAME(four_bits)
+#define AT_8(address) (*(NAME(eight_loaded) *)(address))
+#define AT_4(address) (*(NAME(four_loaded) *)(address))
 
 TARGET static void NAME(pool)(const float *x, long lines, long wide, float *y) {
     for (long line = 0; line < lines; line++, x += 2 * wide, y += wide / 2) {
-        for (long at = 0; at < wide && wide >= 16; at += 16) {
-            const long i = at + 16 <= wide ? at : wide - 16; /* the last sixteen overlap those before */
-            EIGHT top, bottom;
-            TAKE_LARGER(top, EVEN(x + i), ODD(x + i));
-            TAKE_LARGER(bottom, EVEN(x + wide + i), ODD(x + wide + i));
-            TAKE_LARGER(STORE(y + i / 2), top, bottom);
-        }
-        for (long i = 0; i < wide && wide < 16; i += 2) {
-            const float top = LARGER(x[i], x[i + 1]), bottom = LARGER(x[wide + i], x[wide + i + 1]);
-            y[i / 2] = LARGER(top, bottom);
-        }
+        if (wide >= 16)
+            POOL(8)
+        else if (wide >= 8)
+            POOL(4)
+        else
+            for (long i = 0; i < wide; i += 2) {
+                const float top = LARGER(x[i], x[i + 1]), bottom = LARGER(x[wide + i], x[wide + i + 1]);
+                y[i / 2] = LARGER(top, bottom);
+            }
     }
 }
 
 TARGET static void NAME(unpool)(const float *x, const float *y, const float *grad, long lines, long wide, float *back) {
     for (long line = 0; line < lines; line++, x += 2 * wide, back += 2 * wide, y += wide / 2, grad += wide / 2) {
-        for (long at = 0; at < wide && wide >= 16; at += 16) {
-            const long i = at + 16 <= wide ? at : wide - 16;
-            const EIGHT largest = LOAD(y + i / 2);
-            const BITS given = (BITS)LOAD(grad + i / 2);
-            const BITS a = EVEN(x + i) == largest, b = (ODD(x + i) == largest) & ~a;
-            const BITS c = (EVEN(x + wide + i) == largest) & ~(a | b), d = ~(a | b | c);
-            PAIRS(back + i, given & a, given & b);
-            PAIRS(back + wide + i, given & c, given & d);
-        }
-        for (long i = 0; i < wide && wide < 16; i += 2) {
-            const float largest = y[i / 2], given = grad[i / 2];
-            const int a = x[i] == largest, b = !a & (x[i + 1] == largest), c = !a & !b & (x[wide + i] == largest);
-            back[i] = a ? given : 0.0f;
-            back[i + 1] = b ? given : 0.0f;
-            back[wide + i] = c ? given : 0.0f;
-            back[wide + i + 1] = a | b | c ? 0.0f : given;
-        }
+        if (wide >= 16)
+            UNPOOL(8)
+        else if (wide >= 8)
+            UNPOOL(4)
+        else
+            for (long i = 0; i < wide; i += 2) {
+                const float largest = y[i / 2], given = grad[i / 2];
+                const int a = x[i] == largest, b = !a & (x[i + 1] == largest), c = !a & !b & (x[wide + i] == largest);
+                back[i] = a ? given : 0.0f;
+                back[i + 1] = b ? given : 0.0f;
+                back[wide + i] = c ? given : 0.0f;
+                back[wide + i + 1] = a | b | c ? 0.0f : given;
+            }
     }
 }
 #undef EIGHT
-#undef BITS
 #undef LOAD
 #undef STORE
-#undef EVEN
-#undef ODD
-#undef PAIRS
-#undef TAKE_LARGER
+#undef REAL_8
+#undef REAL_4
+#undef BITS_8
+#undef BITS_4
+#undef AT_8
+#undef AT_4

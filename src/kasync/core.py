@@ -22,7 +22,7 @@ from torch import Tensor
 
 from kasync import checks, optimizers, span
 from kasync.arrivals import Arrivals, Usable, repeated
-from kasync.constants import eye, where
+from kasync.constants import constant, eye, where
 from kasync.optimizers import OptimizerFactory
 from kasync.schedules import Constant, Schedule
 
@@ -92,6 +92,8 @@ class Step:
     @cached_property
     def count(self) -> Tensor:
         """[] float64, how many arrivals are usable (at least 1, so that it can divide)."""
+        if self.all_usable:
+            return constant(self.k, torch.float64, self.usable.device)
         return self.usable.sum().clamp(min=1).double()
 
     @property
@@ -284,9 +286,7 @@ class Rule:
     ) -> Step:
         """The step before its first part: each gradient as it came, equal weights."""
         arrivals, k, size = sound.arrivals, len(sound.mask), len(gram)
-        finite = (
-            gram.diagonal() < torch.inf
-        )  # squares show every NaN and infinity; one in a memory makes nothing usable
+        finite = gram.diagonal() < torch.inf  # shows every NaN and infinity; one in a memory makes nothing usable
         usable = sound.mask & finite[:k] & finite[k:].all()
         clients = arrivals.client_index
         if clients is not None and self.clients is not None:
@@ -311,17 +311,19 @@ class Rule:
             clients=clients,
             number=server.step,
             memory=server.memory,
-            coefficients=eye(k, size, gram.device).clone(),
+            coefficients=eye(k, size, gram.device),
             weights=torch.full((k,), 1.0 / k, dtype=torch.float64, device=gram.device),
             lr=lr * factor.double(),
             stage=server.memory["stage"],
-            dropped=(~usable).sum(),
-            skipped=~usable.any(),
+            dropped=constant(0, torch.int64, gram.device),
+            skipped=constant(False, torch.bool, gram.device),
             all_usable=all_usable,
         )
         if all_usable:
             return step
         return step.having(
+            dropped=(~usable).sum(),
+            skipped=~usable.any(),
             staleness=step.kept(sound.staleness, 0.0),
             losses=None if sound.losses is None else step.kept(sound.losses, 0.0),
             batch_sizes=step.kept(sound.batch_sizes, 0.0),
@@ -342,13 +344,13 @@ class Rule:
             if not blind and bool(step.skipped):
                 return server, step
             clean["gradients"] = where(step.usable[:, None], blocks["gradients"], 0.0)
-        table = torch.stack([step.direction, *step.vectors.values()])  # [1 + vectors, B]
         state: dict[str, Tensor] = {}
         if self.optimizer is None:  # the parameters join as one more row, and the first combination is the update
-            moved = torch.cat([-step.lr * table[:1], table[1:]])
-            table = torch.cat([moved, eye(len(table), 1, table.device)], dim=1)
+            table = torch.stack([-step.lr * step.direction, *step.vectors.values()])  # [1 + vectors, B]
+            table = torch.cat([table, eye(len(table), 1, table.device)], dim=1)
             params, *vectors = span.combine(table, [*clean.values(), server.params[None]])
         else:
+            table = torch.stack([step.direction, *step.vectors.values()])
             direction, *vectors = span.combine(table, list(clean.values()))
             params, state = optimizers.follow(self.optimizer, server.params, direction, step.lr, old)
         changed = dict(zip(step.vectors, vectors, strict=True)) | dict(step.values) | state | {"stage": step.stage}
@@ -360,7 +362,8 @@ class Rule:
         memory = dict(old) | changed
         for name, rows in step.rows.items():
             memory[name] = self._written(old[name], rows, clean, in_place)
-        return ServerState(params, server.step + (~step.skipped).long(), memory), step
+        made = 1 if step.all_usable else (~step.skipped).long()
+        return ServerState(params, server.step + made, memory), step
 
     @staticmethod
     def _written(table: Tensor, rows: TableRows, blocks: Mapping[str, Tensor], in_place: bool) -> Tensor:

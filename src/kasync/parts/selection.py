@@ -48,5 +48,6 @@ class EnterStageTwo(Part):
     def __call__(self, step: Step) -> Step:
         if step.losses is None:
             return step
-        low = ~step.skipped & (step.losses.sum() <= self.loss_threshold * step.count)  # 0 where not usable
+        low = step.losses.sum() <= self.loss_threshold * step.count  # a loss is 0 where it is not usable
+        low = low if step.all_usable else low & ~step.skipped
         return step.having(stage=where(low, 2, step.stage))
