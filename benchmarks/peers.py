@@ -6,7 +6,8 @@ The same work for everybody: LeNet, CIFAR-shaped random pictures, k = 10, a clie
 of 8. Each contestant runs in a process and (the others) a virtual environment of its own, made under --venvs on the
 first run, and is stopped and started in turns. A bare PyTorch loop has a turn before and after each of them: the ratio
 is to the mean of the two. On a machine that is shared, a turn waits until others keep at most --busy cores at work, and
-one that began without (after --patience) is written down but not counted. What a contestant needed in order to run at
+one that began without (after --patience) is not counted by the clock. Updates per second of processor time are told
+beside it, of all turns: they hardly change when others work. What a contestant needed in order to run at
 all is printed, and written to contestants.csv.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 import os
 import statistics
 import sys
@@ -38,9 +40,9 @@ CONTESTANTS = (
     Contestant("Flower simulation, all cores", "with_flower.py", FLOWER, 1, {"PEERS_ACTORS": str(CORES), **EVEN}),
     Contestant("FLGo", "with_flgo.py", "flgo==0.4.4"),
     Contestant("APPFL", "with_appfl.py", "appfl==1.12.0"),
-    Contestant("APPFL, default memory option", "with_appfl.py", "appfl==1.12.0", 1, {"PEERS_MEMORY": "1"}),
     Contestant("FLSim", "with_flsim.py", "flsim==0.1.0"),
 )
+ON_REQUEST = (Contestant("APPFL, default memory option", "with_appfl.py", "appfl==1.12.0", 1, {"PEERS_MEMORY": "1"}),)
 
 
 @dataclass(frozen=True)
@@ -51,41 +53,56 @@ class Turn:
     repetition: int
     name: str
     updates: int
-    seconds: float
-    bare: float  # updates per second of the bare loop, mean of the turns before and after
+    per_second: float
+    bare_per_second: float  # of the bare loop, mean of the turns before and after
+    per_processor_second: float
+    bare_per_processor_second: float
     others: float  # cores that others kept busy when the turn began
 
     @property
-    def rate(self) -> float:
-        return self.updates / self.seconds
+    def ratio(self) -> float:
+        return self.per_second / self.bare_per_second
 
     @property
-    def ratio(self) -> float:
-        return self.rate / self.bare
+    def processor_ratio(self) -> float:
+        return self.per_processor_second / self.bare_per_processor_second
 
 
 @dataclass(frozen=True)
 class Row:
-    """A contestant's medians over the repetitions, and the middle half of its ratios."""
+    """A contestant's medians, and the middle half of its ratios: by the clock over the quiet turns, and by processor
+    time over all of them."""
 
     clients: int
     name: str
-    turns: int
+    quiet_turns: int
     per_second: float
     ratio: float
     ratio_from: float
     ratio_to: float
+    turns: int
+    processor_ratio: float
+    processor_ratio_from: float
+    processor_ratio_to: float
 
 
-def table(turns: Sequence[Turn]) -> list[Row]:
+def table(turns: Sequence[Turn], busy: float = 0.3) -> list[Row]:
     """One row for each number of clients and contestant, in the order they first appear."""
     rows = []
     for clients, name in dict.fromkeys((turn.clients, turn.name) for turn in turns):
         mine = [turn for turn in turns if (turn.clients, turn.name) == (clients, name)]
-        ratios = sorted(turn.ratio for turn in mine)
-        low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(mine) > 1 else 3 * ratios
-        rows.append(Row(clients, name, len(mine), statistics.median(t.rate for t in mine), middle, low, high))
+        quiet = [turn for turn in mine if turn.others <= busy]
+        rate = statistics.median(turn.per_second for turn in quiet) if quiet else math.nan
+        low, middle, high = quartiles([turn.ratio for turn in quiet])
+        least, half, most = quartiles([turn.processor_ratio for turn in mine])
+        rows.append(Row(clients, name, len(quiet), rate, middle, low, high, len(mine), half, least, most))
     return rows
+
+
+def quartiles(values: Sequence[float]) -> list[float]:
+    if len(values) < 2:
+        return 3 * [*values, math.nan][:1]
+    return statistics.quantiles(values, n=4, method="inclusive")
 
 
 def write_task(clients: int, path: Path) -> None:
@@ -132,22 +149,18 @@ def race(
             first = repetition % max(1, len(names))
             for name in names[first:] + names[:first]:
                 seen = wait_for_quiet(busy, patience)
-                before = rate_of(bare, seconds / 2)
+                before = bare.turn(seconds / 2)
                 try:
-                    updates, taken = running[name].turn(seconds)
+                    done = running[name].turn(seconds)
                 except CannotRun as problem:
                     facts.append({"clients": clients, "name": name, "problem": str(problem)})
                     del running[name]
                     continue
-                after = rate_of(bare, seconds / 2)
-                yield Turn(clients, repetition, name, updates, taken, (before + after) / 2, seen)
+                after = bare.turn(seconds / 2)
+                rate, thrift = (before.rate + after.rate) / 2, (before.thrift + after.thrift) / 2
+                yield Turn(clients, repetition, name, done.updates, done.rate, rate, done.thrift, thrift, seen)
         for process in (bare, *running.values()):
             process.end()
-
-
-def rate_of(process: Running, seconds: float) -> float:
-    updates, taken = process.turn(seconds)
-    return updates / taken
 
 
 def write(path: Path, rows: Sequence[dict]) -> None:
@@ -159,6 +172,7 @@ def write(path: Path, rows: Sequence[dict]) -> None:
 
 
 def main() -> None:
+    known = CONTESTANTS + ON_REQUEST
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, nargs="+", default=[100, 1000])
     parser.add_argument("--repetitions", type=int, default=12)
@@ -167,28 +181,32 @@ def main() -> None:
     parser.add_argument("--patience", type=float, default=20.0, help="seconds to wait for that, each turn")
     parser.add_argument("--venvs", type=Path, default=Path.home() / ".cache" / "kasync-peers")
     parser.add_argument("--out", type=Path, help="a folder for turns.csv, table.csv and contestants.csv")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="of: " + "; ".join(c.name for c in CONTESTANTS))
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="of: " + "; ".join(c.name for c in known))
     given = parser.parse_args()
-    chosen = [c for c in CONTESTANTS if given.only is None or c.name in given.only]
+    chosen = CONTESTANTS if given.only is None else [c for c in known if c.name in given.only]
     facts: list[dict] = []
     turns: list[Turn] = []
     for clients in given.clients:
         terms = (given.repetitions, given.seconds, given.venvs.expanduser(), facts, given.busy, given.patience)
         for turn in race(chosen, clients, *terms):
             turns.append(turn)
-            seen = f"{turn.rate:9.1f}/s {turn.ratio:6.2f}  others {turn.others:.2f}"
+            seen = f"{turn.per_second:9.1f}/s {turn.ratio:6.2f} {turn.processor_ratio:6.2f}  others {turn.others:.2f}"
             print(f"{clients:>6} {turn.repetition:>3} {turn.name:<30} {seen}", flush=True)
-    counted = [turn for turn in turns if turn.others <= given.busy] or turns
-    print(f"\n{'clients':>7} {'who':<30} {'updates/s':>10} {'to the bare loop':>17} {'middle half':>14}")
-    for row in table(counted):
-        half = f"{row.ratio_from:.2f} to {row.ratio_to:.2f}"
-        print(f"{row.clients:>7} {row.name:<30} {row.per_second:>10.1f} {row.ratio:>17.2f} {half:>14}")
+    rows = table(turns, given.busy)
+    print(f"\n{'clients':>7} {'who':<30} {'turns':>5} {'updates/s':>10} {'to the bare loop':>23}    by processor time")
+    for row in rows:
+        clock = f"{row.ratio:.2f} ({row.ratio_from:.2f} to {row.ratio_to:.2f})"
+        thrift = f"{row.processor_ratio:.2f} ({row.processor_ratio_from:.2f} to {row.processor_ratio_to:.2f})"
+        print(f"{row.clients:>7} {row.name:<30} {row.quiet_turns:>5} {row.per_second:>10.1f} {clock:>23} {thrift:>23}")
     for fact in facts:
         print("  ".join(f"{key}: {value}" for key, value in fact.items() if value))
     if given.out is not None:
         given.out.mkdir(parents=True, exist_ok=True)
-        write(given.out / "turns.csv", [asdict(turn) | {"rate": turn.rate, "ratio": turn.ratio} for turn in turns])
-        write(given.out / "table.csv", [asdict(row) for row in table(counted)])
+        write(
+            given.out / "turns.csv",
+            [asdict(turn) | {"ratio": turn.ratio, "processor_ratio": turn.processor_ratio} for turn in turns],
+        )
+        write(given.out / "table.csv", [asdict(row) for row in rows])
         write(given.out / "contestants.csv", facts)
 
 

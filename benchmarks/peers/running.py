@@ -54,6 +54,44 @@ def last_line(text: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no message")
 
 
+@dataclass(frozen=True)
+class Done:
+    """What was done in one turn."""
+
+    updates: int
+    seconds: float
+    processor: float  # seconds of processor time, its children's included
+
+    @property
+    def rate(self) -> float:
+        return self.updates / self.seconds
+
+    @property
+    def thrift(self) -> float:
+        """Updates per second of processor time: hardly changed by others on the same machine."""
+        return self.updates / self.processor if self.processor > 0 else float("nan")
+
+
+def processor_seconds(process: int) -> float:
+    """Processor time of a process and all its descendants so far; 0 where there is no /proc."""
+    children: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            words = path.read_text().rpartition(")")[2].split()  # a name may contain spaces
+        except OSError:
+            continue  # ended meanwhile
+        number = int(path.parent.name)
+        children.setdefault(int(words[1]), []).append(number)
+        ticks[number] = sum(map(int, words[11:15]))  # user and system, its own and of children that ended
+    waiting, found = [process], 0
+    while waiting:
+        number = waiting.pop()
+        found += ticks.get(number, 0)
+        waiting += children.get(number, [])
+    return found / os.sysconf("SC_CLK_TCK")
+
+
 class Running:
     """A contestant's process."""
 
@@ -73,15 +111,16 @@ class Running:
         )
         self.facts: dict[str, str] = self._read()
 
-    def turn(self, seconds: float) -> tuple[int, float]:
-        """Client updates and seconds of one turn; it ends with the first server step after the time is over."""
+    def turn(self, seconds: float) -> Done:
+        """One turn; it ends with the first server step after the time is over."""
         assert self.process.stdin is not None
+        before = processor_seconds(self.process.pid)
         try:
             print(seconds, file=self.process.stdin, flush=True)
         except BrokenPipeError:
             raise CannotRun(f"stopped: {self._last_words()}") from None
         told = self._read()
-        return told["updates"], told["seconds"]
+        return Done(told["updates"], told["seconds"], processor_seconds(self.process.pid) - before)
 
     def end(self) -> None:
         """Close its input, which is how it knows; take it down if it does not listen."""
