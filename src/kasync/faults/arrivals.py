@@ -10,17 +10,30 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
-from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kasync.errors import UserError
 from kasync.faults.draws import chances, hit
 from kasync.faults.kinds import ArrivalFault, DeliverTwice, Fault, Late, Leave, LeaveAndReturn, Stall, listed
 from kasync.timelines import Timeline
 from kasync.timelines.checks import seed_of
+
+UPLOAD = np.dtype(  # what reaches the server
+    [
+        ("place", np.int64),  # when it arrives
+        ("copy", np.bool_),
+        ("client", np.int32),
+        ("pulled", np.int64),  # when the client took the model it worked on; 0: at once, after its last delivery
+    ]
+)
+TAKEN = np.dtype(  # a delivery as the server uses it
+    [("client", np.int32), ("version", np.int32), ("copy", np.bool_), ("place", np.int64)]
+)
+CHUNK = 1 << 16  # uploads that are plain tuples at the same time
 
 
 def struck(timeline: Timeline, faults: Fault | Iterable[Fault] | None, seed: int = 0) -> Timeline:
@@ -33,36 +46,25 @@ def struck(timeline: Timeline, faults: Fault | Iterable[Fault] | None, seed: int
         return timeline
     if timeline.copies is not None:
         raise UserError("the timeline holds deliveries that came twice already: strike the one it was made from.")
-    happened = _happened(timeline, given, seed_of(seed))
-    taken = list(_taken(happened, timeline.k))
+    taken = np.fromiter(_taken(_happened(timeline, given, seed_of(seed)), timeline.k), TAKEN)
     steps = len(taken) // timeline.k
     if steps == 0:
         raise UserError(
             f"after these faults fewer than k = {timeline.k} clients deliver: lower k, or the shares and chances."
         )
-    rows = taken[: steps * timeline.k]
-    clients, versions, copies, places = (np.array(column).reshape(steps, -1) for column in zip(*rows, strict=True))
+    rows = taken[: steps * timeline.k].reshape(steps, timeline.k)
     return replace(
         timeline,
-        clients=clients,
-        versions=versions,
-        times=timeline.times[places[:, -1] // timeline.k],
+        clients=rows["client"],
+        versions=rows["version"],
+        times=timeline.times[rows["place"][:, -1] // timeline.k],
         kind=f"{timeline.kind}, with faults",
         settings={**timeline.settings, "faults": [repr(fault) for fault in given], "faults_seed": int(seed)},
-        copies=copies if copies.any() else None,
+        copies=rows["copy"] if rows["copy"].any() else None,
     )
 
 
-class Upload(NamedTuple):
-    """One thing that reaches the server."""
-
-    place: int  # when it arrives
-    copy: bool
-    client: int
-    pulled: int  # when the client took the model it worked on; 0: at once, after its last delivery
-
-
-def _happened(timeline: Timeline, given: list[ArrivalFault], seed: int) -> list[Upload]:
+def _happened(timeline: Timeline, given: list[ArrivalFault], seed: int) -> NDArray[np.void]:
     """The uploads that arrive before the timeline is over, in the order of their arrival."""
     likely = [chances(fault, timeline.population, seed) for fault in given]  # [population] each
     faulty = np.any(likely, axis=0)  # [population]
@@ -70,8 +72,8 @@ def _happened(timeline: Timeline, given: list[ArrivalFault], seed: int) -> list[
     pulled = np.where(at_once, 0, timeline.versions * np.int64(timeline.k)).ravel()  # [steps * k]
     clients = timeline.clients.ravel()  # [steps * k]
     sound = np.flatnonzero(~faulty[clients])
-    columns = (sound, np.zeros(len(sound), dtype=bool), clients[sound], pulled[sound])
-    uploads = [Upload(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    uploads = np.zeros(len(sound), UPLOAD)
+    uploads["place"], uploads["client"], uploads["pulled"] = sound, clients[sound], pulled[sound]
     rows = np.flatnonzero(faulty[clients])
     rows = rows[np.argsort(clients[rows], kind="stable")]  # by client, then in time
     who, pieces = clients[rows], timeline.visits.ravel()[rows]
@@ -81,11 +83,12 @@ def _happened(timeline: Timeline, given: list[ArrivalFault], seed: int) -> list[
     ]
     by_kind = {type(fault): column for fault, column in zip(given, hits, strict=True)}
     none = np.zeros(len(rows), dtype=np.int64)
-    lost = (by_kind.get(kind, none).tolist() for kind in (Leave, LeaveAndReturn, Stall, DeliverTwice))
-    table = zip(who.tolist(), rows.tolist(), pulled[rows].tolist(), *lost, strict=True)
-    for client, plans in groupby(table, key=itemgetter(0)):
-        uploads += _of_one(client, plans)
-    return sorted(upload for upload in uploads if upload.place < clients.size)
+    missed = (by_kind.get(kind, none).tolist() for kind in (Leave, LeaveAndReturn, Stall, DeliverTwice))
+    table = zip(who.tolist(), rows.tolist(), pulled[rows].tolist(), *missed, strict=True)
+    theirs = (upload for client, plans in groupby(table, key=itemgetter(0)) for upload in _of_one(client, plans))
+    uploads = np.concatenate([uploads, np.fromiter(theirs, UPLOAD)])
+    uploads = uploads[uploads["place"] < clients.size]
+    return uploads[np.lexsort((uploads["client"], uploads["copy"], uploads["place"]))]
 
 
 def _places(fault: ArrivalFault, k: int) -> int:
@@ -93,7 +96,7 @@ def _places(fault: ArrivalFault, k: int) -> int:
     return k * (fault.away if isinstance(fault, LeaveAndReturn) else fault.delay if isinstance(fault, Late) else 1)
 
 
-def _of_one(client: int, plans: Iterable[tuple[int, ...]]) -> Iterator[Upload]:
+def _of_one(client: int, plans: Iterable[tuple[int, ...]]) -> Iterator[tuple[int, bool, int, int]]:
     """What one client uploads, in order; a piece of work that was never begun is hit by nothing."""
     shift, back = 0, 0  # how far it is behind its plan, and when it comes back
     for _, planned, pulled, leaves, away, stall, repeat in plans:
@@ -106,22 +109,13 @@ def _of_one(client: int, plans: Iterable[tuple[int, ...]]) -> Iterator[Upload]:
             continue
         begun = max(pulled + shift if pulled else 0, back)
         shift += stall
-        yield Upload(planned + shift, False, client, begun)
+        yield planned + shift, False, client, begun
         if repeat:
             shift += repeat
-            yield Upload(planned + shift, True, client, begun)
+            yield planned + shift, True, client, begun
 
 
-class Taken(NamedTuple):
-    """One delivery as the server uses it."""
-
-    client: int
-    version: int
-    copy: bool
-    place: int  # when it was taken
-
-
-def _taken(uploads: list[Upload], k: int) -> Iterator[Taken]:
+def _taken(uploads: NDArray[np.void], k: int) -> Iterator[tuple[int, int, bool, int]]:
     """The deliveries of one step after the other, k of different clients each; the last step may be incomplete.
 
     A client whose upload waits for its step to be full has no new model to work on: what it would have sent meanwhile
@@ -131,7 +125,8 @@ def _taken(uploads: list[Upload], k: int) -> Iterator[Taken]:
     last: dict[int, tuple[int, int]] = {}  # client -> step and version of its last delivery
     present: set[int] = set()
     waiting: list[tuple[int, int, bool]] = []  # clients, pulled, copies of those that are already in this step
-    for place, copy, client, pulled in uploads:
+    pieces = (uploads[start : start + CHUNK].tolist() for start in range(0, len(uploads), CHUNK))
+    for place, copy, client, pulled in chain.from_iterable(pieces):
         candidates = [*waiting, (client, pulled, copy)] if waiting else [(client, pulled, copy)]
         waiting = []
         while candidates:
@@ -143,7 +138,7 @@ def _taken(uploads: list[Upload], k: int) -> Iterator[Taken]:
             version = held if copy else max(step + 1, bisect_left(closed, pulled))
             last[client] = (len(closed), version)
             present.add(client)
-            yield Taken(client, version, copy, place)
+            yield client, version, copy, place
             if len(present) == k:
                 closed.append(place)
                 present = set()
