@@ -10,6 +10,7 @@
 #define UNROLL_ALL _Pragma("GCC unroll 8")
 #define TOGETHER 3 /* outputs whose weight gradients are summed at once */
 #define WIDEST 7   /* kernel of a weight gradient */
+#define BESIDE 6   /* outputs of a dense layer whose weight gradients are */
 #define ABREAST 6  /* outputs computed at once, */
 #define VECTORS 4  /* in as many vectors each */
 #define TOTAL(s) (((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7])))
@@ -130,27 +131,37 @@ int kasync_convolve(const float *x, const float *weights, const float *bias, lon
     return 0;
 }
 
-/* out [clients], `apart` apart: of each client the gradient of weights [outputs, inputs, tall, broad], and of the bias
- * where there is one, from its samples x and the gradient of their result. 0, or 1 when there is no memory. */
+/* rows [clients]: to where each client's gradient of weights [outputs, inputs, tall, broad] goes, and of the bias where
+ * there is one, from its samples x and the gradient of their result. 0, or 1 when there is no memory. */
 int kasync_weights(const float *x, const float *grad, long clients, long samples, const long *given, int has_bias,
-                   float *out, long apart) {
+                   float *const *rows) {
     const Shape shape = shape_of(given);
     const long padded = (shape.across + 7) / 8 * 8, lines = samples * shape.outputs * shape.up;
     const long picture = shape.inputs * shape.high * shape.wide, size = shape.inputs * shape.tall * shape.broad;
     float *pictures = malloc((samples * picture + 8) * sizeof(float)); /* 8 more, which padding multiplies by 0 */
     float *grads = malloc((lines * padded + 1) * sizeof(float));       /* [samples, outputs, up, padded] */
     const int failed = !pictures || !grads;
-    for (long client = 0; !failed && client < clients; client++, out += apart) {
+    for (long client = 0; !failed && client < clients; client++) {
         memcpy(pictures, x + client * samples * picture, samples * picture * sizeof(float));
         memset(pictures + samples * picture, 0, 8 * sizeof(float));
         memset(grads, 0, lines * padded * sizeof(float));
         for (long line = 0; line < lines; line++)
             memcpy(grads + line * padded, grad + (client * lines + line) * shape.across, shape.across * sizeof(float));
-        BEST(weights)(pictures, grads, shape, padded, samples, out, has_bias ? out + shape.outputs * size : NULL);
+        float *bias = has_bias ? rows[client] + shape.outputs * size : NULL;
+        BEST(weights)(pictures, grads, shape, padded, samples, rows[client], bias);
     }
     free(pictures);
     free(grads);
     return failed;
+}
+
+/* The same for a dense layer: x [clients, samples, inputs], grad [clients, samples, outputs]. */
+int kasync_dense(const float *x, const float *grad, long clients, long samples, long inputs, long outputs,
+                 int has_bias, float *const *rows) {
+    for (long client = 0; client < clients; client++)
+        BEST(dense)(x + client * samples * inputs, grad + client * samples * outputs, inputs, outputs, samples,
+                    rows[client], has_bias ? rows[client] + outputs * inputs : NULL);
+    return 0;
 }
 
 /* y [lines, wide / 2] = the largest of every 2 x 2 of x [2 * lines, wide]; a NaN is larger than all. */

@@ -102,6 +102,41 @@ TARGET static void NAME(weights)(const float *x, const float *grad, Shape shape,
     }
 }
 
+/* One client's gradient of weights [outputs, inputs] and, where it is not NULL, of bias [outputs], of a dense layer,
+ * from x [samples, inputs] and grad [samples, outputs]. */
+TARGET ALWAYS_INLINE static void NAME(products)(const float *x, const float *grad, long inputs, long outputs,
+                                                long samples, int count, float *weights) {
+    long i = 0;
+    for (; i + 8 <= inputs; i += 8) {
+        EIGHT sums[BESIDE];
+        UNROLL_ALL for (int o = 0; o < count; o++) sums[o] = (EIGHT){0};
+        for (long sample = 0; sample < samples; sample++) {
+            const EIGHT shared = LOAD(x + sample * inputs + i);
+            UNROLL_ALL for (int o = 0; o < count; o++) sums[o] += grad[sample * outputs + o] * shared;
+        }
+        UNROLL_ALL for (int o = 0; o < count; o++) STORE(weights + o * inputs + i) = sums[o];
+    }
+    for (; i < inputs; i++)
+        for (int o = 0; o < count; o++) {
+            float sum = 0.0f;
+            for (long sample = 0; sample < samples; sample++)
+                sum += grad[sample * outputs + o] * x[sample * inputs + i];
+            weights[o * inputs + i] = sum;
+        }
+}
+
+TARGET static void NAME(dense)(const float *x, const float *grad, long inputs, long outputs, long samples,
+                               float *weights, float *bias) {
+    long o = 0;
+    for (; o + BESIDE <= outputs; o += BESIDE)
+        NAME(products)(x, grad + o, inputs, outputs, samples, BESIDE, weights + o * inputs);
+    for (; o < outputs; o++) NAME(products)(x, grad + o, inputs, outputs, samples, 1, weights + o * inputs);
+    for (o = 0; bias && o < outputs; o++) {
+        bias[o] = 0.0f;
+        for (long sample = 0; sample < samples; sample++) bias[o] += grad[sample * outputs + o];
+    }
+}
+
 /* What the macros POOL and UNPOOL of _kernel_layers.c are made of, for vectors of eight and of four. */
 typedef float NAME(four) __attribute__((vector_size(16)));
 typedef float NAME(four_loaded) __attribute__((vector_size(16), aligned(4), may_alias));

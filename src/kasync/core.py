@@ -335,7 +335,7 @@ class Rule:
     ) -> tuple[ServerState, Step]:
         """One product for the update and all vectors to remember.
 
-        A single run on a CPU may ask whether something was not usable; in a CUDA graph or in a stack of runs nobody can,
+        A single run on a CPU may ask whether something was not usable; in a CUDA graph or a stack of runs nobody can,
         so there every outcome is computed and the right one chosen.
         """
         clean, old = dict(blocks), server.memory

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-VERSION = 2  # of the functions in the library; one left over from another version is not called
+VERSION = 3  # of the functions in the library; one left over from another version is not called
 MOST_ROWS = 256  # beyond it a matrix product, which packs its operands first, may be faster
 LEVELS = ("any", "AVX2", "AVX-512")  # instructions the library was built for, in the order of _kernel.c
 TYPES = (torch.float32, torch.float64)
@@ -27,7 +27,8 @@ ARGUMENTS = {
     "kasync_gram": (*_rows, _pointer),
     "kasync_combine": (*_rows, _pointer, _long, _pointer),
     "kasync_convolve": (_pointer, _pointer, _pointer, _long, _pointer, _pointer),
-    "kasync_weights": (_pointer, _pointer, _long, _long, _pointer, ctypes.c_int, _pointer, _long),
+    "kasync_weights": (_pointer, _pointer, _long, _long, _pointer, ctypes.c_int, _pointer),
+    "kasync_dense": (_pointer, _pointer, _long, _long, _long, _long, ctypes.c_int, _pointer),
     "kasync_pool": (_pointer, _long, _long, _pointer),
     "kasync_unpool": (_pointer, _pointer, _pointer, _long, _long, _pointer),
 }

@@ -4,10 +4,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from small_worlds import pictures
 from torch.nn import functional
 
 from kasync import kernel, models
 from kasync.work import compiled
+from kasync.work.clients import default_loss
 from kasync.work.layers import Chain
 
 pytestmark = pytest.mark.skipif(not kernel.available(), reason="the library was not built")
@@ -63,7 +65,7 @@ def test_every_client_gets_the_weight_gradient_of_its_own_samples(level, convolu
     grad = random(*y.shape, seed=seed + 2)
     width = weight.numel() + has_bias * len(bias)
     table = torch.full((n, 2 + width + 3), 7.0)  # rows with other things on both sides
-    compiled.weights(grad, x, weight.shape, padding, has_bias, table[:, 2 : 2 + width])
+    compiled.weights(grad, x, weight.shape, padding, has_bias, compiled.Rows(table, list(range(n))), 2)
     for client in range(n):
         mine = slice(client * m, (client + 1) * m)
         wanted = torch.autograd.grad(y[mine], (weight, bias), grad[mine], retain_graph=True)
@@ -71,6 +73,24 @@ def test_every_client_gets_the_weight_gradient_of_its_own_samples(level, convolu
         close(table[client, 2 : 2 + width], expected)
     assert bool((table[:, :2] == 7).all())
     assert bool((table[:, 2 + width :] == 7).all())
+
+
+@RELAXED
+@given(
+    inputs=st.integers(1, 40), outputs=st.integers(1, 20), n=st.integers(1, 3), m=st.integers(1, 9), bias=st.booleans()
+)
+def test_a_dense_layer_gives_every_client_the_products_of_its_own_samples(level, inputs, outputs, n, m, bias):
+    grad, x = random(n, m, outputs), random(n, m, inputs, seed=1)
+    size = outputs * inputs
+    table = torch.full((4, 3 + size + outputs + 2), 7.0)
+    chosen = [3, 0, 2][:n]
+    compiled.dense(grad, x, bias, compiled.Rows(table, chosen), 3)
+    close(table[chosen, 3 : 3 + size].view(n, outputs, inputs), torch.bmm(grad.mT, x))
+    if bias:
+        close(table[chosen, 3 + size : 3 + size + outputs], grad.sum(1))
+        table[chosen, 3 + size : 3 + size + outputs] = 7.0
+    table[chosen, 3 : 3 + size] = 7.0
+    assert bool((table == 7).all())  # nothing else was written
 
 
 @RELAXED
@@ -111,9 +131,12 @@ def test_a_network_gives_the_same_with_and_without_the_library(monkeypatch, mode
     ways = []
     for there in (True, False):
         monkeypatch.setattr(kernel, "available", lambda there=there: there)
-        out = torch.full((3, len(params)), torch.nan)
-        per_sample = lambda outputs, labels: functional.cross_entropy(outputs, labels, reduction="none")  # noqa: E731
-        losses = Chain.of(model).gradients(params, x, labels, torch.full((6,), 0.5), per_sample, out)
+        out, table = torch.full((3, len(params)), torch.nan), torch.full((7, len(params)), torch.nan)
+        batch = (params, x, labels, torch.full((6,), 0.5), default_loss(pictures()))
+        losses = Chain.of(model).gradients(*batch, out)
+        Chain.of(model).gradients(*batch, compiled.Rows(table, [5, 0, 3]))
+        assert torch.equal(table[[5, 0, 3]], out)
+        assert bool(table[[1, 2, 4, 6]].isnan().all())
         ways.append((out, losses))
     assert not torch.equal(ways[0][0], ways[1][0])  # or the library was not asked
     torch.testing.assert_close(ways[0], ways[1], rtol=1e-3, atol=1e-6)

@@ -11,7 +11,6 @@ from kasync import checks
 from kasync.constants import where
 from kasync.core import Part, Step
 
-
 TINY = sys.float_info.min  # to divide by instead of zero
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kasync.data.federated import FederatedData, FederatedTensors, scaled
+from kasync.work.compiled import Rows
 from kasync.work.general import General
 from kasync.work.layers import Chain, Loss
 from kasync.work.pieces import Gradient, LocalSGD, Work
@@ -90,6 +91,9 @@ class Clients:
     @torch.no_grad()
     def bring(self, params: Tensor, samples: Tensor, weights: Tensor, out: Tensor, places: Tensor) -> Tensor:
         """What one group of clients brings, into the rows `places` [n] of out; the calling thread computes it."""
+        if self.pool is not None and isinstance(self.model, Chain) and isinstance(self.work, Gradient):
+            batch, shares = self._batch(samples[:, 0]), weights[:, 0].flatten()
+            return self.model.gradients(params, *batch, shares, self.loss, Rows(out, places.tolist()))
         rows = self._scratch(out, len(samples))
         losses = self._some(params, samples, weights, rows)
         out.index_copy_(0, places, rows)
@@ -126,12 +130,16 @@ class Clients:
         return self._gradients(params, samples[:, 0], weights[:, 0], out)
 
     def _gradients(self, params: Tensor, samples: Tensor, weights: Tensor, out: Tensor) -> Tensor:
-        chosen = samples.flatten()  # [n * m]
-        x = scaled(self.data.inputs[chosen], self.scale)
+        batch, shares = self._batch(samples), weights.flatten()
         if params.dim() == 1:
-            return self.model.gradients(params, x, self.data.labels[chosen], weights.flatten(), self.loss, out)
+            return self.model.gradients(params, *batch, shares, self.loss, out)
         at = params[0] if isinstance(self.separate, Chain) else params  # a chain takes one client at a time
-        return self.separate.gradients(at, x, self.data.labels[chosen], weights.flatten(), self.loss, out)
+        return self.separate.gradients(at, *batch, shares, self.loss, out)
+
+    def _batch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs [n * m, ...] and labels [n * m] of these samples [n, m]."""
+        chosen = samples.flatten()
+        return scaled(self.data.inputs[chosen], self.scale), self.data.labels[chosen]
 
     def _local(self, work: LocalSGD, params: Tensor, samples: Tensor, weights: Tensor, out: Tensor) -> Tensor:
         """Received model minus the model after the local steps."""

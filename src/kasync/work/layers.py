@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kasync.work import compiled
+from kasync.work.compiled import Out
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs [n, ...], labels [n]) -> losses [n]
 
@@ -39,10 +40,19 @@ class Weighted:
         return params[self.stop - self.shape[0] : self.stop] if self.has_bias else None
 
     def put(self, out: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        """Write per-client gradients [n, ...] into their columns of out [n, D]."""
-        out[:, self.start : self.start + self.shape.numel()] = weight.reshape(len(out), -1)
+        """Write per-client gradients [n, ...] into their columns of this layer's part of out [n, stop - start]."""
+        out[:, : self.shape.numel()] = weight.reshape(len(out), -1)
         if bias is not None:
-            out[:, self.stop - self.shape[0] : self.stop] = bias
+            out[:, self.shape.numel() :] = bias
+
+    def filled(self, out: Out, write: Callable[[Tensor], None]) -> None:
+        """Let `write` fill this layer's columns of out [n, D]; rows that lie apart by way of a block."""
+        if isinstance(out, Tensor):
+            write(out[:, self.start : self.stop])
+        else:
+            block = out.table.new_empty(len(out), self.stop - self.start)
+            write(block)
+            out.table[:, self.start : self.stop].index_copy_(0, torch.tensor(out.chosen), block)
 
 
 @dataclass(frozen=True)
@@ -50,14 +60,19 @@ class Dense(Weighted):
     def forward(self, params: Tensor, x: Tensor) -> tuple[Tensor, Any]:
         return functional.linear(x, self.weight(params), self.bias(params)), x
 
-    def backward(self, params: Tensor, grad: Tensor, x: Tensor, out: Tensor, first: bool) -> Tensor | None:
-        n = len(out)
-        mine = grad.view(n, -1, grad.shape[-1])  # [n, m, outputs]
-        place = out[:, self.start : self.start + self.shape.numel()].view(n, *self.shape)
-        torch.bmm(mine.mT, x.reshape(n, -1, x.shape[-1]), out=place)
-        if self.has_bias:
-            torch.sum(mine, 1, out=out[:, self.stop - self.shape[0] : self.stop])
+    def backward(self, params: Tensor, grad: Tensor, x: Tensor, out: Out, first: bool) -> Tensor | None:
+        mine, inputs = (value.reshape(len(out), -1, value.shape[-1]) for value in (grad, x))  # [n, m, ...]
+        if compiled.takes(mine, inputs):
+            compiled.dense(mine, inputs, self.has_bias, out, self.start)
+        else:
+            self.filled(out, partial(self._products, mine, inputs))
         return None if first else grad @ self.weight(params)
+
+    def _products(self, mine: Tensor, inputs: Tensor, out: Tensor) -> None:
+        size = self.shape.numel()
+        torch.bmm(mine.mT, inputs, out=out[:, :size].view(len(out), *self.shape))
+        if self.has_bias:
+            torch.sum(mine, 1, out=out[:, size:])
 
 
 @dataclass(frozen=True)
@@ -72,12 +87,11 @@ class Convolution(Weighted):
             return compiled.convolve(x, weight, bias, self.padding), x
         return functional.conv2d(x, weight, bias, self.stride, self.padding, self.dilation), x
 
-    def backward(self, params: Tensor, grad: Tensor, x: Tensor, out: Tensor, first: bool) -> Tensor | None:
+    def backward(self, params: Tensor, grad: Tensor, x: Tensor, out: Out, first: bool) -> Tensor | None:
         if self._plain and self.shape[3] <= compiled.BROADEST and compiled.takes(grad, x):
-            place = out[:, self.start : self.stop]
-            compiled.weights(grad, x, self.shape, self.padding, self.has_bias, place)
+            compiled.weights(grad, x, self.shape, self.padding, self.has_bias, out, self.start)
         else:
-            (self._unfolded if grad.is_cuda else self._one_by_one)(grad, x, out)
+            self.filled(out, partial(self._unfolded if grad.is_cuda else self._one_by_one, grad, x))
         return None if first else self._derive(grad, x, self.weight(params), (True, False, False))[0]
 
     @property
@@ -121,7 +135,7 @@ class Rectify:
         y = x.clamp(min=0)
         return y, y
 
-    def backward(self, params: Tensor, grad: Tensor, y: Tensor, out: Tensor, first: bool) -> Tensor | None:
+    def backward(self, params: Tensor, grad: Tensor, y: Tensor, out: Out, first: bool) -> Tensor | None:
         return torch.ops.aten.threshold_backward(grad, y, 0)
 
 
@@ -141,7 +155,7 @@ class Pool:
         )
         return y, (x, places, False)
 
-    def backward(self, params: Tensor, grad: Tensor, saved: Any, out: Tensor, first: bool) -> Tensor | None:
+    def backward(self, params: Tensor, grad: Tensor, saved: Any, out: Out, first: bool) -> Tensor | None:
         x, kept, halved = saved
         if halved:
             return compiled.unpool(x, kept, grad.contiguous())
@@ -158,7 +172,7 @@ class Flat:
     def forward(self, params: Tensor, x: Tensor) -> tuple[Tensor, Any]:
         return x.flatten(1), x.shape
 
-    def backward(self, params: Tensor, grad: Tensor, shape: torch.Size, out: Tensor, first: bool) -> Tensor | None:
+    def backward(self, params: Tensor, grad: Tensor, shape: torch.Size, out: Out, first: bool) -> Tensor | None:
         return grad.view(shape)
 
 
@@ -218,7 +232,7 @@ class Chain:
             x, _ = layer.forward(params, x)
         return x
 
-    def gradients(self, params: Tensor, x: Tensor, labels: Tensor, weights: Tensor, loss: Loss, out: Tensor) -> Tensor:
+    def gradients(self, params: Tensor, x: Tensor, labels: Tensor, weights: Tensor, loss: Loss, out: Out) -> Tensor:
         """Write the gradient of each client's weighted loss into out [n, D]; return the losses [n].
 
         x [n * m, ...], labels [n * m] and weights [n * m] hold the clients' batches one after the other.
