@@ -27,9 +27,11 @@ from kasync.data.idx import read_idx
 from kasync.data.leaf import Leaf
 from kasync.data.pickles import read_pickle
 from kasync.data.pictures import Pictures
+from kasync.errors import UserError
 from kasync.experiments import toml
 from kasync.experiments.build import ready
 from kasync.experiments.settings import RunSettings
+from kasync.live.deliveries import Delivery
 from kasync.timelines import durations
 
 WORDS = ("", "crashed", "a\nclient 7 delivered", "\x1b[2J", "x" * 100_000)
@@ -394,7 +396,7 @@ class Replies:
         return Array(kind, tuple(shape), draw.choice(("numpy.ndarray",) * 4 + ("pickle", "x" * 9000)), data)
 
     def read(self, made: Any) -> None:
-        """Nothing may be raised at all; what is accepted is finite."""
+        """Nothing may be raised by them; what is accepted is finite, and what is not says why."""
         orders = self.federation.dispatch(0.0)
         brought = self.reader.read(made)
         ended = [self.federation.collect(order.ticket, order.node, brought, 0.0) for order in orders]
@@ -404,6 +406,8 @@ class Replies:
         self.federation.step(0.0)
         assert bool(torch.isfinite(self.federation.server.params).all())
         self.federation.server = replace(self.federation.server, params=torch.zeros(9, dtype=torch.float64))
+        if not isinstance(brought, Delivery) or ended == ["refused"]:
+            raise UserError(f"refused: {getattr(brought, 'reason', 'its numbers')}")
 
 
 TARGETS: dict[str, Callable[[Path], Any]] = {
