@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kasync import span
 from kasync.constants import column
 
 LEAST = (0.0, sys.float_info.min, -sys.float_info.max)  # of a staleness, a batch size, a loss; a NaN is not at least it
@@ -39,12 +40,6 @@ class Arrivals:
         return len(self.gradients)
 
     @property
-    def rows(self) -> Tensor:
-        """[K, D] the gradients, once they are one matrix."""
-        assert isinstance(self.gradients, Tensor)
-        return self.gradients
-
-    @property
     def client_index(self) -> Tensor | None:
         """[K] int64 client of each arrival."""
         return None if self.clients is None else torch.as_tensor(self.clients, dtype=torch.int64)
@@ -70,7 +65,7 @@ class Usable:
                 return torch.ones(k, dtype=torch.float64, device=device)
             return torch.as_tensor(values, dtype=torch.float64).to(device, non_blocking=True)
 
-        rows, right = _matrix(arrivals.gradients, params)
+        rows, right = _block(arrivals.gradients, params)
         staleness, sizes = numbers(arrivals.staleness), numbers(arrivals.batch_sizes)
         losses = None if arrivals.losses is None else numbers(arrivals.losses)
         told = [values for values in (staleness, sizes, losses) if values is not None]
@@ -100,7 +95,7 @@ def _between(told: Tensor, device: torch.device) -> Tensor:
     return ((told >= least) & (told < torch.inf)).all(0)
 
 
-def _matrix(gradients: Tensor | Sequence[Tensor], params: Tensor) -> tuple[Tensor, Tensor | None]:
+def _block(gradients: Tensor | Sequence[Tensor], params: Tensor) -> tuple[span.Block, Tensor | None]:
     """[K, D] rows with zeros where a gradient has the wrong length, and [K] which have the right one, if not all."""
     length, device = len(params), params.device
     if isinstance(gradients, Tensor):
@@ -111,7 +106,7 @@ def _matrix(gradients: Tensor | Sequence[Tensor], params: Tensor) -> tuple[Tenso
     rows = [
         row.detach().to(params) if ok else params.new_zeros(length) for row, ok in zip(gradients, right, strict=True)
     ]
-    return torch.stack(rows), torch.tensor(right, device=device)
+    return span.together(rows), None if all(right) else torch.tensor(right, device=device)
 
 
 def repeated(clients: Tensor, usable: Tensor) -> Tensor:

@@ -267,7 +267,7 @@ class Rule:
             server = self.prepared(server)
         sound = Usable.of(arrivals, server.params, self.clients)
         arrivals = sound.arrivals
-        blocks: dict[str, Tensor] = {"gradients": arrivals.rows}
+        blocks: dict[str, span.Block] = {"gradients": arrivals.gradients}
         for part in self.parts:
             blocks |= part.basis(server, arrivals)
         gram = span.gram(list(blocks.values()))  # [B, B]
@@ -282,7 +282,7 @@ class Rule:
         return next((part.clients for part in self.parts if part.needs_clients), None)  # type: ignore[attr-defined]
 
     def _opened(
-        self, server: ServerState, sound: Usable, gram: Tensor, blocks: Mapping[str, Tensor], lr: float | Tensor
+        self, server: ServerState, sound: Usable, gram: Tensor, blocks: Mapping[str, span.Block], lr: float | Tensor
     ) -> Step:
         """The step before its first part: each gradient as it came, equal weights."""
         arrivals, k, size = sound.arrivals, len(sound.mask), len(gram)
@@ -331,7 +331,7 @@ class Rule:
         )
 
     def _closed(
-        self, server: ServerState, step: Step, blocks: Mapping[str, Tensor], in_place: bool
+        self, server: ServerState, step: Step, blocks: Mapping[str, span.Block], in_place: bool
     ) -> tuple[ServerState, Step]:
         """One product for the update and all vectors to remember.
 
@@ -343,7 +343,7 @@ class Rule:
         if not step.all_usable:  # 0 * NaN is NaN: rows not used become zero
             if not blind and bool(step.skipped):
                 return server, step
-            clean["gradients"] = where(step.usable[:, None], blocks["gradients"], 0.0)
+            clean["gradients"] = where(step.usable[:, None], span.matrix(blocks["gradients"]), 0.0)
         state: dict[str, Tensor] = {}
         if self.optimizer is None:  # the parameters join as one more row, and the first combination is the update
             table = torch.stack([-step.lr * step.direction, *step.vectors.values()])  # [1 + vectors, B]
@@ -366,9 +366,10 @@ class Rule:
         return ServerState(params, server.step + made, memory), step
 
     @staticmethod
-    def _written(table: Tensor, rows: TableRows, blocks: Mapping[str, Tensor], in_place: bool) -> Tensor:
+    def _written(table: Tensor, rows: TableRows, blocks: Mapping[str, span.Block], in_place: bool) -> Tensor:
         """The table [rows, D] with the rows of this step's arrivals in it."""
-        gradients = blocks["gradients"]
-        fresh = gradients if rows.coefficients is None else span.combine(rows.coefficients, list(blocks.values()))
-        fresh = fresh.to(table.dtype)
+        if rows.coefficients is None:
+            fresh = span.matrix(blocks["gradients"]).to(table.dtype)
+        else:
+            fresh = span.combine(rows.coefficients, list(blocks.values())).to(table.dtype)
         return table.index_put_((rows.index,), fresh) if in_place else table.index_put((rows.index,), fresh)

@@ -16,18 +16,33 @@ from kasync import kernel
 
 _is_one_of_many = torch._C._functorch.is_batchedtensor  # inside torch.vmap
 
+Block = Tensor | Sequence[Tensor]  # rows [n, D] in one piece, or in several that follow each other
+
 CHUNK = 2048  # columns summed in the rows' own precision before the float64 sum over chunks
 
 
 def blind(tensor: Tensor) -> bool:
-    """Whether its values cannot be asked for in between: on CUDA, and where one tensor stands for those of many runs."""
+    """Whether its values cannot be asked for in between: on CUDA, and where one tensor stands for many runs' own."""
     return tensor.is_cuda or _is_one_of_many(tensor)
 
 
-def gram(blocks: Sequence[Tensor]) -> Tensor:
+def together(rows: Sequence[Tensor]) -> Block:
+    """Vectors [D] as one block [n, D]: where they lie if the kernel can read them there, else copied."""
+    apart = tuple(row[None] for row in rows)
+    return apart if _compiled(apart) else torch.cat(apart)
+
+
+def matrix(block: Block) -> Tensor:
+    """[n, D] a block in one piece."""
+    return block if isinstance(block, Tensor) else torch.cat(tuple(block))
+
+
+def gram(given: Sequence[Block]) -> Tensor:
     """R R^T in float64 for the rows R of all blocks, stacked.  [n, D] ... -> [B, B]"""
-    if _compiled(blocks):
-        return kernel.gram(blocks)
+    pieces = _pieces(given)
+    if _compiled(pieces):
+        return kernel.gram(pieces)
+    blocks: Sequence[Tensor] = [matrix(block) for block in given]
     if blind(blocks[0]):
         blocks = [_stacked(blocks)]  # fewer launches are worth a copy
     inner = {(i, j): _inner(a, b) for j, b in enumerate(blocks) for i, a in enumerate(blocks[: j + 1])}
@@ -35,15 +50,22 @@ def gram(blocks: Sequence[Tensor]) -> Tensor:
     return torch.cat([torch.cat([inner[i, j] if i <= j else inner[j, i].mT for j in every], dim=1) for i in every])
 
 
-def combine(coefficients: Tensor, blocks: Sequence[Tensor]) -> Tensor:
+def combine(coefficients: Tensor, given: Sequence[Block]) -> Tensor:
     """coefficients @ R for the rows R of all blocks, stacked.  [n, B] -> [n, D], in the precision of the rows"""
-    if _compiled(blocks):
-        return kernel.combine(coefficients, blocks)
+    pieces = _pieces(given)
+    if _compiled(pieces):
+        return kernel.combine(coefficients, pieces)
+    blocks = [matrix(block) for block in given]
     table = coefficients.to(blocks[0].dtype)  # [n, B]
     if blind(blocks[0]):
         return table @ _stacked(blocks)
     parts = table.split([len(block) for block in blocks], dim=1)
     return functools.reduce(torch.add, map(_product, parts, blocks))
+
+
+def _pieces(blocks: Sequence[Block]) -> list[Tensor]:
+    """Everything that lies in one piece."""
+    return [piece for block in blocks for piece in ((block,) if isinstance(block, Tensor) else block)]
 
 
 def _compiled(blocks: Sequence[Tensor]) -> bool:

@@ -67,11 +67,13 @@ class Run:
         return columns(torch.stack(rows))
 
     def _step(self, number: int, offset: int, work: Workload, told: Deliveries) -> Step:
+        rows: Tensor | list[Tensor]  # [K, D]
         if self.inputs.early:
             self.work(work)
             self.ahead.need(told.slots[offset].tolist())
             slots = self.tensor(told.slots[offset])
-            rows, losses, starts = self._taken(slots), self.losses[slots], None
+            losses, starts = self.losses.index_select(0, slots), None
+            rows = [self.store[slot] for slot in told.slots[offset].tolist()]  # where they wait
         else:
             slot = int(self.plan.version_slots[number])
             if slot >= 0:
@@ -79,7 +81,8 @@ class Run:
             starts = self._taken(self.tensor(told.slots[offset]))  # [K, D]
             rows = torch.empty_like(starts)
             losses = self.clients.compute(starts, self.tensor(work.samples), self.tensor(work.weights), rows)
-        rows = rows if told.damage is None else told.damage.done_to(rows, offset)
+        if told.damage is not None:
+            rows = told.damage.done_to(rows if isinstance(rows, Tensor) else torch.stack(rows), offset)
         self.server, step = self.rule.advance(
             self.server,
             Arrivals(
