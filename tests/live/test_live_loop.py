@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kasync import rules
 from kasync.live.deliveries import Delivery, Failure, Garbage
 from kasync.live.journal import Journal
-from kasync.live.loop import Federation, Order
+from kasync.live.loop import GIVEN_UP, Federation, Order
 from kasync.live.terms import Terms
 from kasync.timelines.invariants import broken
 
@@ -178,6 +178,19 @@ class AnyOrder(RuleBasedStateMachine):
         tickets = {client.ticket for client in federation.roster if client.ticket is not None}
         assert tickets == set(federation.orders) == set().union(*federation.holders.values())
 
+    @invariant()
+    def memory_is_bounded_by_the_clients_there_ever_were(self) -> None:
+        if not hasattr(self, "federation"):
+            return
+        federation, clients = self.federation, len(self.federation.roster)
+        assert len({each.client for each in federation.waiting}) == len(federation.waiting) <= clients
+        assert len(federation.versions) <= len(federation.orders) <= clients
+        assert len(federation.given_up) <= GIVEN_UP
+        files = {path.name for path in Path(self.folder.name).iterdir()}
+        kept = {name for name in files if name.endswith(".waiting")}
+        assert len(kept) == (len(federation.waiting) if self.journalled else 0)
+        assert files - kept <= {"state"}
+
     def teardown(self) -> None:
         """Whatever happened, k honest clients bring the run on."""
         if hasattr(self, "federation"):
@@ -211,6 +224,21 @@ class AnyOrderWithDeaths(AnyOrder):
         assert torch.equal(self.federation.server.params, params)
         self.out, self.answered = [], []
         self.federation.present(self.here, self.now)
+
+
+def test_of_the_work_that_was_given_up_only_the_last_is_remembered(monkeypatch):
+    monkeypatch.setattr("kasync.live.loop.GIVEN_UP", 3)
+    terms = Terms(k=1, brings="gradients", timeout=1.0, rest=0.0, longest_rest=0.0)
+    federation = Federation(rules.kasync_sgd(1.0), torch.zeros(2), terms)
+    federation.present([0], 0.0)
+    orders = []
+    for now in range(0, 20, 2):
+        orders += federation.dispatch(float(now))
+        federation.expire(now + 1.0)
+    assert len(orders) == 10
+    ends = [federation.collect(order.ticket, order.node, Delivery(torch.ones(2)), 20.0) for order in orders]
+    assert ends == ["duplicate"] * 7 + ["late"] * 3
+    assert federation.tally.get("accepted", 0) == 0
 
 
 TestAnyOrder = AnyOrder.TestCase

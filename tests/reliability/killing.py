@@ -139,13 +139,17 @@ def names(folder: Path, may_remain: str) -> list[str]:
 
 
 def main(kills: int, folder: Path, wanted: list[str]) -> None:
-    """Hunt each program and print what was seen as json, one line each."""
+    """Hunt each program and print what was seen as json, one line each; "ray" finds its cluster in $KASYNC_RAY."""
     for other in ("simulator", "live", "rules"):
         sys.path.append(str(Path(__file__).parents[1] / other))
-    from killed_programs import PROGRAMS
-
     for name in wanted:
-        print(json.dumps({"program": name, **asdict(hunt(PROGRAMS[name], folder / name, kills))}), flush=True)
+        if name == "ray":
+            from ray_clients import Rayed as program
+        else:
+            from killed_programs import PROGRAMS
+
+            program = PROGRAMS[name]
+        print(json.dumps({"program": name, **asdict(hunt(program, folder / name, kills))}), flush=True)
 
 
 if __name__ == "__main__":
