@@ -197,6 +197,27 @@ def test_the_demo_ends_with_a_table_a_picture_and_what_to_try_next(tmp_path):
     assert str(tmp_path / "demo" / "report" / "report.html") in answer.stdout
 
 
+def test_ctrl_c_before_anything_is_written_names_the_command_itself(tmp_path, monkeypatch, capsys):
+    import typer
+
+    from kasync.cli.run import _carry_out
+    from kasync.experiments import own, runner
+
+    def interrupted(*args, **more):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "run", interrupted)
+    monkeypatch.setattr(sys, "argv", ["kasync", "run", "--out", "here"])
+    settings = own.settings("wkafl", {"clients": 20, "k": 2, "steps": 10}, {}).resolved()
+    with pytest.raises(typer.Exit):
+        _carry_out(settings, tmp_path, None, False, True)
+    assert "Go on with: kasync run --out here" in capsys.readouterr().err
+    (tmp_path / "run.toml").touch()
+    with pytest.raises(typer.Exit):
+        _carry_out(settings, tmp_path, None, False, True)
+    assert f"Go on with: kasync run {tmp_path / 'run.toml'}" in capsys.readouterr().err
+
+
 def test_the_demo_says_how_the_shell_finds_kasync_only_where_it_does_not(monkeypatch, tmp_path):
     from kasync.cli import demo
 

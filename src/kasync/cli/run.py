@@ -89,8 +89,10 @@ def _carry_out(settings: Any, folder: Path, file: Path | None, as_json: bool, qu
     display.begin(1, 0)
     display.start(folder.name, settings.steps)
     watch = runner.Watch(tell=lambda record: display.step(folder.name, record))
+    kept = folder / "run.toml"
+    again = show.command_line()  # until the settings are written down
     try:
-        with show.interruptible(f"kasync run {folder / 'run.toml'}"):
+        with show.interruptible(lambda: f"kasync run {kept}" if kept.exists() else again):
             summary = runner.run(settings, folder, watch, keep_model=True)
     finally:
         display.end()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -57,12 +57,13 @@ def words(cell: Any) -> str:
 
 
 @contextmanager
-def interruptible(again: str) -> Iterator[None]:
-    """Ctrl-C ends with a sentence that says how to go on, and exit code 130."""
+def interruptible(again: str | Callable[[], str]) -> Iterator[None]:
+    """Ctrl-C ends with a sentence that says how to go on (asked for when it happens), and exit code 130."""
     try:
         yield
     except KeyboardInterrupt:
-        print(f"\nkasync: stopped. Go on with: {again}", file=sys.stderr)
+        words = again if isinstance(again, str) else again()
+        print(f"\nkasync: stopped. Go on with: {words}", file=sys.stderr)
         raise typer.Exit(130) from None
 
 
