@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kasync import span
 from kasync.constants import column
+from kasync.kernel import Block, Rows
+
+Gradients = Block | Sequence[Tensor]  # rows of a table are an engine's own: of the parameters' length and type
 
 LEAST = (0.0, sys.float_info.min, -sys.float_info.max)  # of a staleness, a batch size, a loss; a NaN is not at least it
 
@@ -19,7 +21,7 @@ LEAST = (0.0, sys.float_info.min, -sys.float_info.max)  # of a staleness, a batc
 class Arrivals:
     """K deliveries. Everything but the gradients may be given as a plain list."""
 
-    gradients: Tensor | Sequence[Tensor]  # [K, D]
+    gradients: Gradients  # [K, D]
     staleness: Tensor | Sequence[float]  # [K] updates applied since the client received its model
     losses: Tensor | Sequence[float] | None = None  # [K]
     batch_sizes: Tensor | Sequence[float] | None = None  # [K]
@@ -50,6 +52,7 @@ class Usable:
     """Arrivals as tensors on the server's device, and which are sound in everything but their gradient's values."""
 
     arrivals: Arrivals
+    rows: Block  # [K, D] the gradients
     mask: Tensor  # [K] bool
     staleness: Tensor  # [K] float64
     losses: Tensor | None  # [K] float64
@@ -86,7 +89,7 @@ class Usable:
                 f"{len(params)}"
             )
         checked = Arrivals(rows, staleness, losses, sizes, index, arrivals.starts)
-        return cls(checked, mask, staleness, losses, sizes)
+        return cls(checked, rows, mask, staleness, losses, sizes)
 
 
 def _between(told: Tensor, device: torch.device) -> Tensor:
@@ -95,9 +98,11 @@ def _between(told: Tensor, device: torch.device) -> Tensor:
     return ((told >= least) & (told < torch.inf)).all(0)
 
 
-def _block(gradients: Tensor | Sequence[Tensor], params: Tensor) -> tuple[span.Block, Tensor | None]:
+def _block(gradients: Gradients, params: Tensor) -> tuple[Block, Tensor | None]:
     """[K, D] rows with zeros where a gradient has the wrong length, and [K] which have the right one, if not all."""
     length, device = len(params), params.device
+    if isinstance(gradients, Rows):
+        return gradients, None
     if isinstance(gradients, Tensor):
         if gradients.shape[1] == length:
             return gradients.detach().to(params), None
@@ -106,7 +111,7 @@ def _block(gradients: Tensor | Sequence[Tensor], params: Tensor) -> tuple[span.B
     rows = [
         row.detach().to(params) if ok else params.new_zeros(length) for row, ok in zip(gradients, right, strict=True)
     ]
-    return span.together(rows), None if all(right) else torch.tensor(right, device=device)
+    return torch.stack(rows), torch.tensor(right, device=device)
 
 
 def repeated(clients: Tensor, usable: Tensor) -> Tensor:

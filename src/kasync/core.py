@@ -23,6 +23,7 @@ from torch import Tensor
 from kasync import checks, optimizers, span
 from kasync.arrivals import Arrivals, Usable, repeated
 from kasync.constants import constant, eye, where
+from kasync.kernel import Block
 from kasync.optimizers import OptimizerFactory
 from kasync.schedules import Constant, Schedule
 
@@ -267,7 +268,7 @@ class Rule:
             server = self.prepared(server)
         sound = Usable.of(arrivals, server.params, self.clients)
         arrivals = sound.arrivals
-        blocks: dict[str, span.Block] = {"gradients": arrivals.gradients}
+        blocks: dict[str, Block] = {"gradients": sound.rows}
         for part in self.parts:
             blocks |= part.basis(server, arrivals)
         gram = span.gram(list(blocks.values()))  # [B, B]
@@ -282,7 +283,7 @@ class Rule:
         return next((part.clients for part in self.parts if part.needs_clients), None)  # type: ignore[attr-defined]
 
     def _opened(
-        self, server: ServerState, sound: Usable, gram: Tensor, blocks: Mapping[str, span.Block], lr: float | Tensor
+        self, server: ServerState, sound: Usable, gram: Tensor, blocks: Mapping[str, Block], lr: float | Tensor
     ) -> Step:
         """The step before its first part: each gradient as it came, equal weights."""
         arrivals, k, size = sound.arrivals, len(sound.mask), len(gram)
@@ -331,7 +332,7 @@ class Rule:
         )
 
     def _closed(
-        self, server: ServerState, step: Step, blocks: Mapping[str, span.Block], in_place: bool
+        self, server: ServerState, step: Step, blocks: Mapping[str, Block], in_place: bool
     ) -> tuple[ServerState, Step]:
         """One product for the update and all vectors to remember.
 
@@ -366,7 +367,7 @@ class Rule:
         return ServerState(params, server.step + made, memory), step
 
     @staticmethod
-    def _written(table: Tensor, rows: TableRows, blocks: Mapping[str, span.Block], in_place: bool) -> Tensor:
+    def _written(table: Tensor, rows: TableRows, blocks: Mapping[str, Block], in_place: bool) -> Tensor:
         """The table [rows, D] with the rows of this step's arrivals in it."""
         if rows.coefficients is None:
             fresh = span.matrix(blocks["gradients"]).to(table.dtype)

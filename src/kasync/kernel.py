@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
@@ -63,60 +64,86 @@ def instructions(limit: str | None = None) -> str:
     return "none" if library is None else LEVELS[library.kasync_level(-1 if limit is None else LEVELS.index(limit))]
 
 
-def fits(blocks: Sequence[Tensor]) -> bool:
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Some rows [n, D] of a table, where they lie."""
+
+    table: Tensor  # [all, D]
+    chosen: Sequence[int]  # [n]
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def gathered(self) -> Tensor:
+        """[n, D] a copy of them, in one piece."""
+        return self.table[list(self.chosen)]
+
+
+Block = Tensor | Rows
+
+
+def fits(blocks: Sequence[Block]) -> bool:
     """Whether the kernel takes these blocks [n, D]: on the CPU, of one type, each row in one piece, not too many."""
     if not blocks or _library() is None:
         return False
-    dtype, width = blocks[0].dtype, blocks[0].shape[-1]
+    tables = [_table(block) for block in blocks]
+    dtype, width = tables[0].dtype, tables[0].shape[-1]
     return (
         dtype in TYPES
         and sum(len(block) for block in blocks) <= MOST_ROWS
-        and not (torch.is_grad_enabled() and any(block.requires_grad for block in blocks))
+        and not (torch.is_grad_enabled() and any(table.requires_grad for table in tables))
         and all(
-            block.device.type == "cpu"
-            and block.dtype == dtype
-            and block.dim() == 2
-            and block.shape[1] == width
-            and (width < 2 or block.stride(1) == 1)
-            for block in blocks
+            table.device.type == "cpu"
+            and table.dtype == dtype
+            and table.dim() == 2
+            and table.shape[1] == width
+            and (width < 2 or table.stride(1) == 1)
+            for table in tables
         )
     )
 
 
-def gram(blocks: Sequence[Tensor]) -> Tensor:
+def gram(blocks: Sequence[Block]) -> Tensor:
     """R R^T for the rows R of blocks that fit.  [n, D] ... -> [B, B] float64"""
-    rows = _addresses(blocks)
+    rows = addresses(blocks)
     result = torch.empty(len(rows), len(rows), dtype=torch.float64)
     _call("kasync_gram", rows, blocks, result.data_ptr())
     return result
 
 
-def combine(coefficients: Tensor, blocks: Sequence[Tensor]) -> Tensor:
+def combine(coefficients: Tensor, blocks: Sequence[Block]) -> Tensor:
     """coefficients @ R for the rows R of blocks that fit.  [n, B] -> [n, D]
 
     A row whose coefficients are all zero is not read.
     """
-    rows = _addresses(blocks)
+    rows = addresses(blocks)
     if coefficients.dim() != 2 or coefficients.shape[1] != len(rows):
         raise ValueError(f"coefficients {list(coefficients.shape)}: need one column for each of {len(rows)} rows")
     table = coefficients.detach().to("cpu", torch.float64).contiguous()  # [n, B]
-    result = blocks[0].new_empty(len(table), blocks[0].shape[1])
+    first = _table(blocks[0])
+    result = first.new_empty(len(table), first.shape[1])
     _call("kasync_combine", rows, blocks, table.data_ptr(), len(table), result.data_ptr())
     return result
 
 
-def _addresses(blocks: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
-    """[B] where each row begins."""
-    addresses: list[int] = []
+def addresses(blocks: Sequence[Block], column: int = 0) -> ctypes.Array[ctypes.c_void_p]:
+    """[B] where this column of each row is."""
+    places: list[int] = []
     for block in blocks:
-        start, stride = block.data_ptr(), block.stride(0) * block.element_size()
-        addresses.extend(start + row * stride for row in range(len(block)))
-    return (_pointer * len(addresses))(*addresses)
+        table = _table(block)
+        chosen = range(len(block)) if isinstance(block, Tensor) else block.chosen
+        start, stride = table.data_ptr() + column * table.element_size(), table.stride(0) * table.element_size()
+        places.extend([start + row * stride for row in chosen])
+    return (_pointer * len(places))(*places)
 
 
-def _call(name: str, rows: ctypes.Array[ctypes.c_void_p], blocks: Sequence[Tensor], *rest: int) -> None:
+def _table(block: Block) -> Tensor:
+    return block if isinstance(block, Tensor) else block.table
+
+
+def _call(name: str, rows: ctypes.Array[ctypes.c_void_p], blocks: Sequence[Block], *rest: int) -> None:
     """Call a function of rows with as many threads as torch uses."""
-    first = blocks[0]
+    first = _table(blocks[0])
     is_double = first.dtype == torch.float64
     call(name, rows, len(rows), first.shape[1], is_double, torch.get_num_threads(), *rest)
 

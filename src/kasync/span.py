@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from kasync import kernel
+from kasync.kernel import Block
 
 _is_one_of_many = torch._C._functorch.is_batchedtensor  # inside torch.vmap
-
-Block = Tensor | Sequence[Tensor]  # rows [n, D] in one piece, or in several that follow each other
 
 CHUNK = 2048  # columns summed in the rows' own precision before the float64 sum over chunks
 
@@ -26,22 +25,15 @@ def blind(tensor: Tensor) -> bool:
     return tensor.is_cuda or _is_one_of_many(tensor)
 
 
-def together(rows: Sequence[Tensor]) -> Block:
-    """Vectors [D] as one block [n, D]: where they lie if the kernel can read them there, else copied."""
-    apart = tuple(row[None] for row in rows)
-    return apart if _compiled(apart) else torch.cat(apart)
-
-
 def matrix(block: Block) -> Tensor:
     """[n, D] a block in one piece."""
-    return block if isinstance(block, Tensor) else torch.cat(tuple(block))
+    return block if isinstance(block, Tensor) else block.gathered()
 
 
 def gram(given: Sequence[Block]) -> Tensor:
     """R R^T in float64 for the rows R of all blocks, stacked.  [n, D] ... -> [B, B]"""
-    pieces = _pieces(given)
-    if _compiled(pieces):
-        return kernel.gram(pieces)
+    if _compiled(given):
+        return kernel.gram(given)
     blocks: Sequence[Tensor] = [matrix(block) for block in given]
     if blind(blocks[0]):
         blocks = [_stacked(blocks)]  # fewer launches are worth a copy
@@ -52,9 +44,8 @@ def gram(given: Sequence[Block]) -> Tensor:
 
 def combine(coefficients: Tensor, given: Sequence[Block]) -> Tensor:
     """coefficients @ R for the rows R of all blocks, stacked.  [n, B] -> [n, D], in the precision of the rows"""
-    pieces = _pieces(given)
-    if _compiled(pieces):
-        return kernel.combine(coefficients, pieces)
+    if _compiled(given):
+        return kernel.combine(coefficients, given)
     blocks = [matrix(block) for block in given]
     table = coefficients.to(blocks[0].dtype)  # [n, B]
     if blind(blocks[0]):
@@ -63,13 +54,9 @@ def combine(coefficients: Tensor, given: Sequence[Block]) -> Tensor:
     return functools.reduce(torch.add, map(_product, parts, blocks))
 
 
-def _pieces(blocks: Sequence[Block]) -> list[Tensor]:
-    """Everything that lies in one piece."""
-    return [piece for block in blocks for piece in ((block,) if isinstance(block, Tensor) else block)]
-
-
-def _compiled(blocks: Sequence[Tensor]) -> bool:
-    return not blind(blocks[0]) and kernel.fits(blocks)
+def _compiled(blocks: Sequence[Block]) -> bool:
+    first = blocks[0]
+    return not (isinstance(first, Tensor) and blind(first)) and kernel.fits(blocks)
 
 
 def _stacked(blocks: Sequence[Tensor]) -> Tensor:

@@ -65,7 +65,7 @@ def test_every_client_gets_the_weight_gradient_of_its_own_samples(level, convolu
     grad = random(*y.shape, seed=seed + 2)
     width = weight.numel() + has_bias * len(bias)
     table = torch.full((n, 2 + width + 3), 7.0)  # rows with other things on both sides
-    compiled.weights(grad, x, weight.shape, padding, has_bias, compiled.Rows(table, list(range(n))), 2)
+    compiled.weights(grad, x, weight.shape, padding, has_bias, kernel.Rows(table, list(range(n))), 2)
     for client in range(n):
         mine = slice(client * m, (client + 1) * m)
         wanted = torch.autograd.grad(y[mine], (weight, bias), grad[mine], retain_graph=True)
@@ -84,7 +84,7 @@ def test_a_dense_layer_gives_every_client_the_products_of_its_own_samples(level,
     size = outputs * inputs
     table = torch.full((4, 3 + size + outputs + 2), 7.0)
     chosen = [3, 0, 2][:n]
-    compiled.dense(grad, x, bias, compiled.Rows(table, chosen), 3)
+    compiled.dense(grad, x, bias, kernel.Rows(table, chosen), 3)
     close(table[chosen, 3 : 3 + size].view(n, outputs, inputs), torch.bmm(grad.mT, x))
     if bias:
         close(table[chosen, 3 + size : 3 + size + outputs], grad.sum(1))
@@ -134,7 +134,7 @@ def test_a_network_gives_the_same_with_and_without_the_library(monkeypatch, mode
         out, table = torch.full((3, len(params)), torch.nan), torch.full((7, len(params)), torch.nan)
         batch = (params, x, labels, torch.full((6,), 0.5), default_loss(pictures()))
         losses = Chain.of(model).gradients(*batch, out)
-        Chain.of(model).gradients(*batch, compiled.Rows(table, [5, 0, 3]))
+        Chain.of(model).gradients(*batch, kernel.Rows(table, [5, 0, 3]))
         assert torch.equal(table[[5, 0, 3]], out)
         assert bool(table[[1, 2, 4, 6]].isnan().all())
         ways.append((out, losses))

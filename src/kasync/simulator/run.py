@@ -13,9 +13,11 @@ from torch import Tensor
 
 from kasync.arrivals import Arrivals
 from kasync.core import Rule, ServerState, Step
+from kasync.kernel import Block, Rows
 from kasync.simulator.ahead import Ahead
 from kasync.simulator.inputs import Deliveries, Inputs, Workload
 from kasync.simulator.plan import Plan
+from kasync.span import matrix
 from kasync.work.clients import Clients, one_thread_each
 
 CHUNK = 100  # steps prepared at once
@@ -67,13 +69,13 @@ class Run:
         return columns(torch.stack(rows))
 
     def _step(self, number: int, offset: int, work: Workload, told: Deliveries) -> Step:
-        rows: Tensor | list[Tensor]  # [K, D]
+        rows: Block  # [K, D]
         if self.inputs.early:
             self.work(work)
             self.ahead.need(told.slots[offset].tolist())
             slots = self.tensor(told.slots[offset])
             losses, starts = self.losses.index_select(0, slots), None
-            rows = [self.store[slot] for slot in told.slots[offset].tolist()]  # where they wait
+            rows = Rows(self.store, told.slots[offset].tolist())
         else:
             slot = int(self.plan.version_slots[number])
             if slot >= 0:
@@ -82,7 +84,7 @@ class Run:
             rows = torch.empty_like(starts)
             losses = self.clients.compute(starts, self.tensor(work.samples), self.tensor(work.weights), rows)
         if told.damage is not None:
-            rows = told.damage.done_to(rows if isinstance(rows, Tensor) else torch.stack(rows), offset)
+            rows = told.damage.done_to(matrix(rows), offset)
         self.server, step = self.rule.advance(
             self.server,
             Arrivals(

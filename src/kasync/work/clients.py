@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kasync.data.federated import FederatedData, FederatedTensors, scaled
-from kasync.work.compiled import Rows
+from kasync.kernel import Rows
 from kasync.work.general import General
 from kasync.work.layers import Chain, Loss
 from kasync.work.pieces import Gradient, LocalSGD, Work

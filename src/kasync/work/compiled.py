@@ -7,34 +7,19 @@ client, and the largest of 2 x 2. Each call is one long piece of work without Py
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from kasync import kernel
+from kasync.kernel import Block
 
 BROADEST = 7  # kernel whose weight gradients it takes
 FEW = 4  # input channels up to which its convolution is faster than torch's
 COLUMNS = 8  # of the result that it computes at once
 
 Pair = tuple[int, int]
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Some rows [n, D] of a table, written where they lie."""
-
-    table: Tensor  # [all, D]
-    chosen: list[int]  # [n]
-
-    def __len__(self) -> int:
-        return len(self.chosen)
-
-
-Out = Tensor | Rows
 
 
 def takes(*tensors: Tensor) -> bool:
@@ -59,20 +44,20 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair) -> T
     return y
 
 
-def weights(grad: Tensor, x: Tensor, shape: torch.Size, padding: Pair, has_bias: bool, out: Out, start: int) -> None:
+def weights(grad: Tensor, x: Tensor, shape: torch.Size, padding: Pair, has_bias: bool, out: Block, start: int) -> None:
     """Write each client's gradient of weight and bias into its row of out [n, D], from column `start` on.
 
     grad [N, outputs, up, across] is that of the result of x [N, inputs, high, wide], the clients' samples in order.
     """
     n, x = len(out), _padded(x, padding)
     data = (x.data_ptr(), grad.data_ptr(), n, len(x) // n)
-    kernel.call("kasync_weights", *data, _sizes(x, shape), has_bias, _addresses(out, start))
+    kernel.call("kasync_weights", *data, _sizes(x, shape), has_bias, kernel.addresses([out], start))
 
 
-def dense(grad: Tensor, x: Tensor, has_bias: bool, out: Out, start: int) -> None:
+def dense(grad: Tensor, x: Tensor, has_bias: bool, out: Block, start: int) -> None:
     """The same for a dense layer: grad [n, m, outputs], x [n, m, inputs]."""
     data = (x.data_ptr(), grad.data_ptr(), *x.shape, grad.shape[2])
-    kernel.call("kasync_dense", *data, has_bias, _addresses(out, start))
+    kernel.call("kasync_dense", *data, has_bias, kernel.addresses([out], start))
 
 
 def pool(x: Tensor) -> Tensor:
@@ -87,14 +72,6 @@ def unpool(x: Tensor, y: Tensor, grad: Tensor) -> Tensor:
     back = torch.empty_like(x)
     kernel.call("kasync_unpool", x.data_ptr(), y.data_ptr(), grad.data_ptr(), *_lines(x), back.data_ptr())
     return back
-
-
-def _addresses(out: Out, start: int) -> ctypes.Array[ctypes.c_void_p]:
-    """[n] where column `start` of each row is."""
-    table = out.table if isinstance(out, Rows) else out
-    chosen: Sequence[int] = out.chosen if isinstance(out, Rows) else range(len(out))
-    first, apart = table.data_ptr() + 4 * start, 4 * table.stride(0)
-    return (ctypes.c_void_p * len(chosen))(*[first + row * apart for row in chosen])
 
 
 def _lines(x: Tensor) -> tuple[int, int]:

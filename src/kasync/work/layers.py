@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from kasync.kernel import Block
 from kasync.work import compiled
-from kasync.work.compiled import Out
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs [n, ...], labels [n]) -> losses [n]
 
@@ -45,14 +45,14 @@ class Weighted:
         if bias is not None:
             out[:, self.shape.numel() :] = bias
 
-    def filled(self, out: Out, write: Callable[[Tensor], None]) -> None:
+    def filled(self, out: Block, write: Callable[[Tensor], None]) -> None:
         """Let `write` fill this layer's columns of out [n, D]; rows that lie apart by way of a block."""
         if isinstance(out, Tensor):
             write(out[:, self.start : self.stop])
         else:
             block = out.table.new_empty(len(out), self.stop - self.start)
             write(block)
-            out.table[:, self.start : self.stop].index_copy_(0, torch.tensor(out.chosen), block)
+            out.table[:, self.start : self.stop].index_copy_(0, torch.tensor(list(out.chosen)), block)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Dense(Weighted):
     def forward(self, params: Tensor, x: Tensor) -> tuple[Tensor, Any]:
         return functional.linear(x, self.weight(params), self.bias(params)), x
 
-    def backward(self, params: Tensor, grad: Tensor, x: Tensor, out: Out, first: bool) -> Tensor | None:
+    def backward(self, params: Tensor, grad: Tensor, x: Tensor, out: Block, first: bool) -> Tensor | None:
         mine, inputs = (value.reshape(len(out), -1, value.shape[-1]) for value in (grad, x))  # [n, m, ...]
         if compiled.takes(mine, inputs):
             compiled.dense(mine, inputs, self.has_bias, out, self.start)
@@ -87,7 +87,7 @@ class Convolution(Weighted):
             return compiled.convolve(x, weight, bias, self.padding), x
         return functional.conv2d(x, weight, bias, self.stride, self.padding, self.dilation), x
 
-    def backward(self, params: Tensor, grad: Tensor, x: Tensor, out: Out, first: bool) -> Tensor | None:
+    def backward(self, params: Tensor, grad: Tensor, x: Tensor, out: Block, first: bool) -> Tensor | None:
         if self._plain and self.shape[3] <= compiled.BROADEST and compiled.takes(grad, x):
             compiled.weights(grad, x, self.shape, self.padding, self.has_bias, out, self.start)
         else:
@@ -135,7 +135,7 @@ class Rectify:
         y = x.clamp(min=0)
         return y, y
 
-    def backward(self, params: Tensor, grad: Tensor, y: Tensor, out: Out, first: bool) -> Tensor | None:
+    def backward(self, params: Tensor, grad: Tensor, y: Tensor, out: Block, first: bool) -> Tensor | None:
         return torch.ops.aten.threshold_backward(grad, y, 0)
 
 
@@ -155,7 +155,7 @@ class Pool:
         )
         return y, (x, places, False)
 
-    def backward(self, params: Tensor, grad: Tensor, saved: Any, out: Out, first: bool) -> Tensor | None:
+    def backward(self, params: Tensor, grad: Tensor, saved: Any, out: Block, first: bool) -> Tensor | None:
         x, kept, halved = saved
         if halved:
             return compiled.unpool(x, kept, grad.contiguous())
@@ -172,7 +172,7 @@ class Flat:
     def forward(self, params: Tensor, x: Tensor) -> tuple[Tensor, Any]:
         return x.flatten(1), x.shape
 
-    def backward(self, params: Tensor, grad: Tensor, shape: torch.Size, out: Out, first: bool) -> Tensor | None:
+    def backward(self, params: Tensor, grad: Tensor, shape: torch.Size, out: Block, first: bool) -> Tensor | None:
         return grad.view(shape)
 
 
@@ -232,7 +232,7 @@ class Chain:
             x, _ = layer.forward(params, x)
         return x
 
-    def gradients(self, params: Tensor, x: Tensor, labels: Tensor, weights: Tensor, loss: Loss, out: Out) -> Tensor:
+    def gradients(self, params: Tensor, x: Tensor, labels: Tensor, weights: Tensor, loss: Loss, out: Block) -> Tensor:
         """Write the gradient of each client's weighted loss into out [n, D]; return the losses [n].
 
         x [n * m, ...], labels [n * m] and weights [n * m] hold the clients' batches one after the other.
