@@ -13,7 +13,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "kasync"
 LAYERS = [  # a module may import from the layers before its own, and from its own package
     {"errors", "counter", "kernel", "constants"},
-    {"checks", "span", "checkpoint"},
+    {"checks", "span", "checkpoint", "lock"},
     {"arrivals", "discounts", "schedules", "optimizers", "timelines", "theory", "data", "models"},
     {"work", "faults"},
     {"core"},

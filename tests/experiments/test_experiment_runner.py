@@ -12,8 +12,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from kasync import lock
 from kasync.errors import UserError
-from kasync.experiments import files, lock, toml
+from kasync.experiments import files, toml
 from kasync.experiments.runner import CHECKPOINT, Stopped, Watch, run
 from kasync.experiments.settings import Choice, RunSettings
 

@@ -189,7 +189,7 @@ class AnyOrder(RuleBasedStateMachine):
         files = {path.name for path in Path(self.folder.name).iterdir()}
         kept = {name for name in files if name.endswith(".waiting")}
         assert len(kept) == (len(federation.waiting) if self.journalled else 0)
-        assert files - kept <= {"state"}
+        assert files - kept <= {"state", "state.lock"}
 
     def teardown(self) -> None:
         """Whatever happened, k honest clients bring the run on."""

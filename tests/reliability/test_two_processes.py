@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kasync.experiments import lock, toml
+from kasync import lock
+from kasync.experiments import toml
 from kasync.experiments.runner import run
 from kasync.experiments.settings import Choice, RunSettings
 
@@ -149,3 +150,34 @@ def test_the_deliveries_of_a_run_whose_name_begins_with_ours_are_not_ours(tmp_pa
     first.collect(order.ticket, order.node, Delivery(torch.ones(3)), 0.0)
     assert founded("state").waiting == []
     assert len(founded("state.b").waiting) == 1
+
+
+SERVER = """
+import sys, torch
+from pathlib import Path
+from kasync import rules
+from kasync.errors import UserError
+from kasync.live.journal import Journal
+from kasync.live.loop import Federation
+from kasync.live.terms import Terms
+
+try:
+    Federation(rules.kasync_sgd(1.0), torch.zeros(3), Terms(k=2), Journal(Path(sys.argv[1]), {}))
+    print("serving", flush=True)
+    sys.stdin.readline()
+except UserError as problem:
+    print(problem)
+"""
+
+
+def test_a_second_server_on_one_checkpoint_is_told_who_serves_and_a_dead_one_serves_no_more(tmp_path):
+    words = [sys.executable, "-c", SERVER, str(tmp_path / "state")]
+    first = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert first.stdout.readline() == "serving\n"
+    second = subprocess.run(words, input="\n", capture_output=True, text=True, check=True)
+    assert f"state is in use by process {first.pid} on " in second.stdout
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    third = subprocess.run(words, input="\n", capture_output=True, text=True, check=True)
+    assert third.stdout == "serving\n"
+    assert list(tmp_path.iterdir()) == []

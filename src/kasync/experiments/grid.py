@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kasync import lock
 from kasync.errors import UserError, unknown
-from kasync.experiments import files, lock
+from kasync.experiments import files
 from kasync.experiments.display import Display, Silent
 from kasync.experiments.experiment import Cell
 from kasync.experiments.runner import Stopped, Watch, finished, run, tidy

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 import kasync
-from kasync import checkpoint, timelines
+from kasync import checkpoint, lock, timelines
 from kasync.errors import UserError
-from kasync.experiments import files, lock, metrics, tally, toml
+from kasync.experiments import files, metrics, tally, toml
 from kasync.experiments.arrivals import timeline_of
 from kasync.experiments.build import Ready, ready
 from kasync.experiments.resolve import NO_RULE

@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kasync import lock
 from kasync.errors import UserError, unknown
-from kasync.experiments import catalogue, files, grid, lock, tuned
+from kasync.experiments import catalogue, files, grid, tuned
 from kasync.experiments.display import Display
 from kasync.experiments.experiment import Cell, Task
 from kasync.experiments.settings import Choice

@@ -2,7 +2,8 @@
 
 An accepted delivery is on disk before anything is done with it, in a file that names the update it waits for. After
 the update the whole state is saved, and only then are those files removed. Whatever the moment of death, a file that
-names an earlier update than the saved one was used, and one that names the next was not.
+names an earlier update than the saved one was used, and one that names the next was not. One process at a time: two
+servers with one journal would each forget what the other accepted.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from kasync import lock
 from kasync.checkpoint import Checkpoint, clear
 from kasync.core import ServerState
 from kasync.live.diary import Diary
@@ -69,6 +71,7 @@ class Journal:
         """Bring a new federation to where the journal ends; whether there was anything."""
         state = Checkpoint(self.path, self.identity)
         state.ready()
+        lock.keep(self.path)
         clear(self.path.parent, self._waiting)
         found = state.load()
         federation.began = now

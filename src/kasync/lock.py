@@ -1,4 +1,4 @@
-"""Who works in this folder? One process at a time; the lock of a dead one is no lock.
+"""Who works here? One process at a time; the lock of a dead one is no lock.
 
 The system itself forgets a lock when its holder dies, however it dies, so nothing has to be guessed from process
 numbers; the file only says who holds it. Whoever gets the lock clears away what a dead one left half written.
@@ -6,6 +6,7 @@ numbers; the file only says who holds it. Whoever gets the lock clears away what
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import json
 import os
@@ -18,6 +19,7 @@ from pathlib import Path
 from kasync.errors import UserError
 
 NAME = "lock.json"
+_kept: dict[Path, int] = {}  # what this process holds until it ends
 
 
 @contextmanager
@@ -30,10 +32,6 @@ def held(folder: Path, wait: float = 0.0) -> Iterator[None]:
             raise UserError(f"{folder} is in use by {_holder(path)}: wait for it, or choose another folder with --out.")
         time.sleep(0.05)
     try:
-        os.ftruncate(handle, 0)
-        about = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-        with suppress(OSError):  # a full disk: the lock holds all the same
-            os.pwrite(handle, json.dumps(about).encode(), 0)
         for left in folder.glob(".*.part"):
             left.unlink(missing_ok=True)
         yield
@@ -42,8 +40,20 @@ def held(folder: Path, wait: float = 0.0) -> Iterator[None]:
         os.close(handle)
 
 
+def keep(file: Path) -> None:
+    """Nobody else uses this file until this process ends; a file beside it says who does."""
+    path = file.with_name(f"{file.name}.lock").absolute()
+    if path in _kept:
+        return
+    handle = _taken(path)
+    if handle is None:
+        raise UserError(f"{file} is in use by {_holder(path)}: wait for it, or choose another file.")
+    _kept[path] = handle
+    atexit.register(path.unlink, missing_ok=True)
+
+
 def _taken(path: Path) -> int | None:
-    """The open and locked file, or None when somebody else has it."""
+    """The open and locked file, in which we say who we are, or None when somebody else has it."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as problem:
@@ -51,6 +61,10 @@ def _taken(path: Path) -> int | None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(handle).st_ino == os.stat(path).st_ino:  # else the holder removed it while we came
+            about = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+            os.ftruncate(handle, 0)
+            with suppress(OSError):  # a full disk: the lock holds all the same
+                os.pwrite(handle, json.dumps(about).encode(), 0)
             return handle
     except OSError:
         pass
