@@ -16,6 +16,7 @@ from kasync import kernel
 
 _is_one_of_many = torch._C._functorch.is_batchedtensor  # inside torch.vmap
 
+ROWS = 16  # a GPU's products work on so many rows at a time
 CHUNK = 2048  # columns summed in the rows' own precision before the float64 sum over chunks
 
 
@@ -29,7 +30,7 @@ def gram(blocks: Sequence[Tensor]) -> Tensor:
     if _compiled(blocks):
         return kernel.gram(blocks)
     if blind(blocks[0]):
-        blocks = [_stacked(blocks)]  # fewer launches are worth a copy
+        return _gram_at_once(blocks)
     inner = {(i, j): _inner(a, b) for j, b in enumerate(blocks) for i, a in enumerate(blocks[: j + 1])}
     every = range(len(blocks))
     return torch.cat([torch.cat([inner[i, j] if i <= j else inner[j, i].mT for j in every], dim=1) for i in every])
@@ -44,6 +45,15 @@ def combine(coefficients: Tensor, blocks: Sequence[Tensor]) -> Tensor:
         return table @ _stacked(blocks)
     parts = table.split([len(block) for block in blocks], dim=1)
     return functools.reduce(torch.add, map(_product, parts, blocks))
+
+
+def _gram_at_once(blocks: Sequence[Tensor]) -> Tensor:
+    """The same in few launches: all rows in one copy, chunk by chunk, filled up to a size that products are fast for."""
+    chunks, rests = zip(*(_cut(block) for block in blocks), strict=True)
+    rows = sum(len(rest) for rest in rests)
+    empty = chunks[0].new_zeros(len(chunks[0]), -rows % ROWS, CHUNK)
+    whole, rest = torch.cat([*chunks, empty], dim=1), torch.cat(rests)  # [chunks, rows + empty, CHUNK], [rows, left]
+    return torch.bmm(whole, whole.mT).sum(0, dtype=torch.float64)[:rows, :rows] + (rest @ rest.mT).double()
 
 
 def _compiled(blocks: Sequence[Tensor]) -> bool:

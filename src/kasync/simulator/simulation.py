@@ -106,6 +106,11 @@ class Simulation:
         """[D] the server's parameters now."""
         return self.run.server.params
 
+    @property
+    def latest(self) -> Record:
+        """What was recorded of the last step made."""
+        return next(self.history.records(self.done - 1, self.done, self.timeline, self.run.plan.reported))
+
     def load_into(self, model: nn.Module) -> nn.Module:
         """Put the parameters into a model."""
         torch.nn.utils.vector_to_parameters(self.params.to(next(model.parameters())), model.parameters())
@@ -138,7 +143,10 @@ class Simulation:
         return min(self.done + CHUNK, (self.done // self.evaluate_every + 1) * self.evaluate_every)
 
     def _evaluate(self, step: int) -> None:
-        accuracy, loss = evaluate(self.run.clients, self.run.server.params, self.classes).tolist()
+        self.judged(step, *evaluate(self.run.clients, self.run.server.params, self.classes).tolist())
+
+    def judged(self, step: int, accuracy: float, loss: float) -> None:
+        """Write down how good the model was after this step."""
         told = {"evaluated": 1.0, "accuracy": accuracy, "test_loss": loss}
         self.history.put(step - 1, {name: np.array([value]) for name, value in told.items()})
 
