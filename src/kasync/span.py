@@ -41,10 +41,13 @@ def combine(coefficients: Tensor, blocks: Sequence[Tensor]) -> Tensor:
     if _compiled(blocks):
         return kernel.combine(coefficients, blocks)
     table = coefficients.to(blocks[0].dtype)  # [n, B]
-    if blind(blocks[0]):
-        return table @ _stacked(blocks)
     parts = table.split([len(block) for block in blocks], dim=1)
-    return functools.reduce(torch.add, map(_product, parts, blocks))
+    if not blind(blocks[0]):
+        return functools.reduce(torch.add, map(_product, parts, blocks))
+    total = parts[0] @ blocks[0]  # no row is copied
+    for part, block in zip(parts[1:], blocks[1:], strict=True):
+        total = torch.addcmul(total, part, block) if len(block) == 1 else total + part @ block
+    return total
 
 
 def _gram_at_once(blocks: Sequence[Tensor]) -> Tensor:
@@ -58,11 +61,6 @@ def _gram_at_once(blocks: Sequence[Tensor]) -> Tensor:
 
 def _compiled(blocks: Sequence[Tensor]) -> bool:
     return not blind(blocks[0]) and kernel.fits(blocks)
-
-
-def _stacked(blocks: Sequence[Tensor]) -> Tensor:
-    """[B, D] all rows in one matrix."""
-    return blocks[0] if len(blocks) == 1 else torch.cat(list(blocks))
 
 
 def _inner(a: Tensor, b: Tensor) -> Tensor:

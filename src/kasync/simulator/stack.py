@@ -24,7 +24,7 @@ from kasync.data.federated import scaled
 from kasync.errors import UserError
 from kasync.optimizers import AMSGrad
 from kasync.simulator.evaluate import evaluate
-from kasync.simulator.graph import CAPTURING, WARM_UP, Buffers, arrays_of, recorded
+from kasync.simulator.graph import CAPTURING, WARM_UP, Buffers, arrays_of, own_stream, recorded
 from kasync.simulator.inputs import Inputs, Workload
 from kasync.simulator.run import CHUNK, columns, logged
 from kasync.simulator.simulation import Simulation
@@ -93,7 +93,7 @@ class Stack:
         self._share_state()
         self.buffers: Buffers | None = None
         self.graph: Any = None
-        self.stream = torch.cuda.Stream() if self.on_cuda else None
+        self.stream = own_stream() if self.on_cuda else None
         self.pool = ThreadPoolExecutor(4)
         self.next: tuple[int, Future[Piece]] | None = None
         self.done = 0
