@@ -57,7 +57,7 @@ class CapturedRun(Run):
     def begin(cls, plan: Plan, inputs: Inputs, clients: Clients, rule: Rule, params: Tensor) -> Run:
         run = super().begin(plan, inputs, clients, rule, params)
         torch.backends.cudnn.allow_tf32 = False  # convolutions in full float32, as on a CPU
-        torch.cuda.currentown_stream().synchronize()
+        torch.cuda.current_stream().synchronize()
         return run
 
     def context(self) -> Any:
@@ -170,8 +170,8 @@ def recorded(stream: Any, body: Callable[[], None]) -> Any:
 
 def own_stream() -> Any:
     """The stream of this thread. PyTorch hands out 32 in turn, so that one for each run would soon be shared."""
-    current = torch.cuda.currentown_stream()
-    return torch.cuda.Stream() if current == torch.cuda.defaultown_stream() else current
+    current = torch.cuda.current_stream()
+    return torch.cuda.Stream() if current == torch.cuda.default_stream() else current
 
 
 def arrays_of(told: Deliveries, works: list[Workload]) -> dict[str, NDArray]:
