@@ -1,11 +1,13 @@
 # make demo: install what the demo needs into .venv and run it.   make test: install everything and run all checks.
 # make docs: build the documentation into site/.
+# make soak: hours of use in minutes.   make fuzz: ten thousand spoilt inputs of each kind.   docs/reliability.md has both.
+# make lock: write down the versions here.   make audit: ask a database of known faults about them (needs a network).
 PYTHON ?= python3
 BIN := .venv/bin
 KERNEL := $(wildcard src/kasync/_kernel*.[ch])
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test check docs clean
+.PHONY: demo test check docs soak fuzz lock audit clean
 
 demo: .venv/.demo
 	$(BIN)/kasync demo
@@ -23,6 +25,18 @@ docs: .venv/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo site/index.html
 
+soak: .venv/.test
+	$(BIN)/python -m pytest -m long -s tests/reliability
+
+fuzz: .venv/.test
+	$(BIN)/python tests/reliability/fuzzing.py 10000
+
+lock: .venv/.test
+	$(BIN)/python .ci/lock.py > requirements-dev.lock
+
+audit: .venv/.audit
+	$(BIN)/python .ci/audit.py requirements-dev.lock
+
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
@@ -36,6 +50,11 @@ docs: .venv/.docs
 
 .venv/.docs: pyproject.toml | .venv/bin/python
 	$(PIP) --editable '.[docs]'
+	touch $@
+
+.venv/.audit: | .venv/bin/python
+	$(PYTHON) -m venv .venv/audit
+	.venv/audit/bin/python -m pip install --quiet --disable-pip-version-check 'pip-audit>=2.7'
 	touch $@
 
 clean:

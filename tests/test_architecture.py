@@ -15,7 +15,7 @@ LAYERS = [  # a module may import from the layers before its own, and from its o
     {"errors", "counter", "kernel", "constants"},
     {"checks", "span", "checkpoint"},
     {"arrivals", "discounts", "schedules", "optimizers", "timelines", "theory", "data", "models"},
-    {"work"},
+    {"work", "faults"},
     {"core"},
     {"parts"},
     {"rules"},

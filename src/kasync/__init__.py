@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kasync import data, models, rules, schedules, timelines
+    from kasync import data, faults, models, rules, schedules, timelines
     from kasync.arrivals import Arrivals
     from kasync.core import Part, Rule, ServerState, Step
     from kasync.simulator import Record, server_gradient, simulate
@@ -20,6 +20,7 @@ __all__ = [
     "ServerState",
     "Step",
     "data",
+    "faults",
     "models",
     "rules",
     "schedules",

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from kasync.constants import column
+
+LEAST = (0.0, sys.float_info.min, -sys.float_info.max)  # of a staleness, a batch size, a loss; a NaN is not at least it
 
 
 @dataclass(frozen=True)
@@ -67,10 +72,10 @@ class Usable:
 
         rows, right = _matrix(arrivals.gradients, params)
         staleness, sizes = numbers(arrivals.staleness), numbers(arrivals.batch_sizes)
-        mask = right & staleness.isfinite() & (staleness >= 0) & sizes.isfinite() & (sizes > 0)
         losses = None if arrivals.losses is None else numbers(arrivals.losses)
-        if losses is not None:
-            mask = mask & losses.isfinite()
+        told = [values for values in (staleness, sizes, losses) if values is not None]
+        mask = _between(torch.stack(told), device)
+        mask = mask if right is None else mask & right
         index = arrivals.client_index
         if clients is not None:
             if index is None:
@@ -89,12 +94,18 @@ class Usable:
         return cls(checked, mask, staleness, losses, sizes)
 
 
-def _matrix(gradients: Tensor | Sequence[Tensor], params: Tensor) -> tuple[Tensor, Tensor]:
-    """[K, D] rows with zeros where a gradient has the wrong length, and [K] which have the right one."""
+def _between(told: Tensor, device: torch.device) -> Tensor:
+    """[K] whether staleness, batch size and, where there is one, loss [2 or 3, K] are numbers that can be."""
+    least = column(LEAST, device)[: len(told)]  # [2 or 3, 1]
+    return ((told >= least) & (told < torch.inf)).all(0)
+
+
+def _matrix(gradients: Tensor | Sequence[Tensor], params: Tensor) -> tuple[Tensor, Tensor | None]:
+    """[K, D] rows with zeros where a gradient has the wrong length, and [K] which have the right one, if not all."""
     length, device = len(params), params.device
     if isinstance(gradients, Tensor):
         if gradients.shape[1] == length:
-            return gradients.detach().to(params), torch.ones(len(gradients), dtype=torch.bool, device=device)
+            return gradients.detach().to(params), None
         return params.new_zeros(len(gradients), length), torch.zeros(len(gradients), dtype=torch.bool, device=device)
     right = [row.dim() == 1 and len(row) == length for row in gradients]
     rows = [

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import os
+import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +32,9 @@ class Checkpoint:
             raise UserError(f"checkpoint {self.path} is a folder: name a file in it.")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            for left in self.path.parent.glob(f"{glob.escape(self.path.name)}.*.tmp"):
-                left.unlink()
-            self._aside.touch()
-            self._aside.unlink()
+            clear(self.path.parent, re.escape(self.path.name))
+            self._aside.mkdir()
+            self._aside.rmdir()
         except OSError as problem:
             raise self._unwritable(problem) from None
 
@@ -47,45 +47,76 @@ class Checkpoint:
         about = {"version": VERSION, "step": step, "identity": dict(self.identity)}
         about["checksum"] = checksum(about, held)
         try:
-            save_file(held, self._aside, metadata={"kasync": json.dumps(about)})
-            with open(self._aside, "rb") as file:
+            self._aside.mkdir(exist_ok=True)
+            save_file(held, self._aside / "whole", metadata={"kasync": json.dumps(about)})
+            with open(self._aside / "whole", "rb") as file:
                 os.fsync(file.fileno())
-            os.replace(self._aside, self.path)
+            os.replace(self._aside / "whole", self.path)
+            self._aside.rmdir()
             folder = os.open(self.path.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)
             finally:
                 os.close(folder)
         except (OSError, SafetensorError) as problem:
-            self._aside.unlink(missing_ok=True)
+            shutil.rmtree(self._aside, ignore_errors=True)
             raise self._unwritable(problem) from None
 
     def load(self) -> tuple[int, dict[str, Tensor]] | None:
-        """The step and the tensors of the last save, or None if there was none."""
+        """The step and the tensors of the last save, or None if there was none.
+
+        The tensors are windows into the file: copy what is to outlive it.
+        """
         if not self.path.exists():
             return None
         about, tensors = _read(self.path)
         if about["version"] != VERSION:
-            raise UserError(f"checkpoint {self.path} has version {about['version']}, not {VERSION}: delete it.")
+            found = words(about["version"])
+            raise UserError(f"checkpoint {self.path} has version {found}, not {VERSION}: delete it to start again.")
         wanted = about.pop("checksum")
-        if checksum(about, tensors) != wanted:
+        if not _whole(about, tensors, wanted):
             raise UserError(f"checkpoint {self.path} is damaged (its checksum differs): delete it to start again.")
         for name, value in self.identity.items():
             found = about["identity"].get(name)
             if found != value:
                 raise UserError(
-                    f"checkpoint {self.path} belongs to another run: its {name} is {found}, not {value}; "
+                    f"checkpoint {self.path} belongs to another run: its {name} is {words(found)}, not {value}; "
                     f"choose another place or delete it."
                 )
         return about["step"], tensors
 
     @property
     def _aside(self) -> Path:
+        """A folder, since safetensors has temporary files of its own."""
         return self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
 
     def _unwritable(self, problem: Exception) -> UserError:
         reason = getattr(problem, "strerror", None) or str(problem).splitlines()[0]
         return UserError(f"checkpoint {self.path} cannot be written ({reason}): choose another place.")
+
+
+def words(found: object) -> str:
+    """What a file says, on one line."""
+    return " ".join(str(found).split())[:200]
+
+
+def clear(folder: Path, names: str) -> None:
+    """Remove what dead processes left half written under names of this pattern; the living may still be writing."""
+    for left in folder.iterdir():
+        found = re.fullmatch(rf"(?:{names})\.(\d+)\.tmp", left.name)
+        if found and not _at_work(int(found[1])):
+            shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+
+
+def _at_work(process: int) -> bool:
+    """Whether another process of this number is alive."""
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return process != os.getpid()
 
 
 def identity_of(path: Path) -> dict[str, str]:
@@ -106,9 +137,16 @@ def _read(path: Path, with_tensors: bool = True) -> tuple[dict[str, Any], dict[s
         known = {name: about[name] for name in ("version", "step", "identity", "checksum")}
         if not isinstance(known["step"], int) or not isinstance(known["identity"], dict):
             raise TypeError
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError):
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, RecursionError):
         raise UserError(f"checkpoint {path} cannot be read: delete it to start again.") from None
     return known, tensors
+
+
+def _whole(about: Mapping[str, Any], tensors: Mapping[str, Tensor], wanted: object) -> bool:
+    try:
+        return checksum(about, tensors) == wanted
+    except TypeError:  # a type of numbers that we never save
+        return False
 
 
 def checksum(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:

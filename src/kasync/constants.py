@@ -9,7 +9,8 @@ from torch import Tensor
 
 
 @functools.lru_cache(maxsize=1024)
-def _constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+def constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """[] this number; shared, so never written to."""
     return torch.tensor(value, dtype=dtype, device=device)
 
 
@@ -19,14 +20,20 @@ def eye(rows: int, columns: int, device: torch.device) -> Tensor:
     return torch.eye(rows, columns, dtype=torch.float64, device=device)
 
 
+@functools.lru_cache(maxsize=1024)
+def column(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """[n, 1] float64 these numbers; shared, so never written to."""
+    return torch.tensor(values, dtype=torch.float64, device=device)[:, None]
+
+
 def where(condition: Tensor, one: Tensor | float, other: Tensor | float) -> Tensor:
     """torch.where, whose plain numbers become tensors once and not in every step."""
     if isinstance(one, Tensor):
         if not isinstance(other, Tensor):
-            other = _constant(other, one.dtype, one.device)
+            other = constant(other, one.dtype, one.device)
     elif isinstance(other, Tensor):
-        one = _constant(one, other.dtype, other.device)
+        one = constant(one, other.dtype, other.device)
     else:
-        one = _constant(one, torch.float64, condition.device)
-        other = _constant(other, torch.float64, condition.device)
+        one = constant(one, torch.float64, condition.device)
+        other = constant(other, torch.float64, condition.device)
     return torch.where(condition, one, other)

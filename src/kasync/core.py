@@ -22,7 +22,7 @@ from torch import Tensor
 
 from kasync import checks, optimizers, span
 from kasync.arrivals import Arrivals, Usable, repeated
-from kasync.constants import eye, where
+from kasync.constants import constant, eye, where
 from kasync.optimizers import OptimizerFactory
 from kasync.schedules import Constant, Schedule
 
@@ -83,6 +83,7 @@ class Step:
     rows: Mapping[str, TableRows] = field(default_factory=dict)  # rows of tables to overwrite
     dropped: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))  # [] arrivals not used
     skipped: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.bool))  # [] nothing usable arrived
+    all_usable: bool = False  # known where a CPU could be asked, and then there is nothing to choose
 
     @property
     def k(self) -> int:
@@ -91,6 +92,8 @@ class Step:
     @cached_property
     def count(self) -> Tensor:
         """[] float64, how many arrivals are usable (at least 1, so that it can divide)."""
+        if self.all_usable:
+            return constant(self.k, torch.float64, self.usable.device)
         return self.usable.sum().clamp(min=1).double()
 
     @property
@@ -104,6 +107,7 @@ class Step:
         step.__dict__.update(self.__dict__)
         if "usable" in changes:
             step.__dict__.pop("count", None)  # it was counted before
+            step.__dict__["all_usable"] = False
         step.__dict__.update(changes)
         return step
 
@@ -123,8 +127,8 @@ class Step:
     def cosines_to(self, row: Tensor) -> Tensor:
         """[K] cosine of each gradient with the row [B]; a zero gradient has no direction and counts as 0."""
         lengths = self.norms() * self.norms(row)
-        cosines = self.dots(self.coefficients, row) / where(lengths > 0, lengths, 1.0)
-        return where(lengths > 0, cosines, 0.0).clamp(-1.0, 1.0)
+        cosines = self.dots(self.coefficients, row) / where(lengths > 0, lengths, torch.inf)
+        return cosines.clamp(-1.0, 1.0)
 
     def scaled(self, factors: Tensor) -> Step:
         """Every gradient times its factor [K]."""
@@ -132,22 +136,28 @@ class Step:
 
     def averaged(self, scores: Tensor) -> Tensor:
         """[K] scores of the usable arrivals, scaled to sum to one; all zero when they sum to zero."""
-        kept = where(self.usable, scores, 0.0)
+        kept = self.kept(scores, 0.0)
         total = kept.sum()
         return kept / where(total > 0, total, 1.0)
 
     def weighed(self, weights: Tensor) -> Step:
         """The gradients combined with these weights [K]; those not usable get none."""
-        return self.having(weights=where(self.usable, weights, 0.0))
+        return self.having(weights=self.kept(weights, 0.0))
+
+    def kept(self, values: Tensor, other: float) -> Tensor:
+        """[K] the values of the usable arrivals, and the other number for those that are not."""
+        if self.all_usable and values.shape == self.usable.shape:
+            return values
+        return where(self.usable, values, other)
 
     def least(self, values: Tensor) -> Tensor:
         """[] the smallest of the values [K] among usable arrivals (0 if there is none)."""
-        least = where(self.usable, values, torch.inf).min()
-        return where(least.isinf(), 0.0, least)
+        least = self.kept(values, torch.inf).min()
+        return least if self.all_usable else where(least.isinf(), 0.0, least)
 
     def largest(self, values: Tensor) -> Tensor:
         """[] the largest of the values [K] among usable arrivals (0 if there is none)."""
-        return where(self.usable, values, 0.0).max()
+        return self.kept(values, 0.0).max()
 
     def remember(self, **vectors: Tensor) -> Step:
         """Keep these combinations of basis rows [B] as the server's vectors of these names."""
@@ -276,14 +286,16 @@ class Rule:
     ) -> Step:
         """The step before its first part: each gradient as it came, equal weights."""
         arrivals, k, size = sound.arrivals, len(sound.mask), len(gram)
-        squares = gram.diagonal()  # they show every NaN and infinity; a memory that has one makes nothing usable
-        usable = sound.mask & squares[:k].isfinite() & squares[k:].isfinite().all()
+        finite = gram.diagonal() < torch.inf  # shows every NaN and infinity; one in a memory makes nothing usable
+        usable = sound.mask & finite[:k] & finite[k:].all()
         clients = arrivals.client_index
         if clients is not None and self.clients is not None:
             usable = usable & ~repeated(clients, usable)
             clients = where(usable, clients, self.clients)  # what is not usable goes to a row nobody reads
-        valid = torch.cat([usable, usable.new_ones(size - k)])
-        gram = where(valid[:, None] & valid[None, :], gram, 0.0)
+        all_usable = not span.blind(usable) and bool(usable.all())
+        if not all_usable:
+            valid = torch.cat([usable, usable.new_ones(size - k)])
+            gram = where(valid[:, None] & valid[None, :], gram, 0.0)
         layout, start = {}, 0
         for name, rows in blocks.items():
             layout[name] = slice(start, start + len(rows))
@@ -293,42 +305,52 @@ class Rule:
             gram=gram,
             layout=layout,
             usable=usable,
-            staleness=where(usable, sound.staleness, 0.0),
-            losses=None if sound.losses is None else where(usable, sound.losses, 0.0),
-            batch_sizes=where(usable, sound.batch_sizes, 0.0),
+            staleness=sound.staleness,
+            losses=sound.losses,
+            batch_sizes=sound.batch_sizes,
             clients=clients,
             number=server.step,
             memory=server.memory,
-            coefficients=eye(k, size, gram.device).clone(),
-            weights=torch.zeros(k, dtype=torch.float64, device=gram.device),
+            coefficients=eye(k, size, gram.device),
+            weights=torch.full((k,), 1.0 / k, dtype=torch.float64, device=gram.device),
             lr=lr * factor.double(),
             stage=server.memory["stage"],
+            dropped=constant(0, torch.int64, gram.device),
+            skipped=constant(False, torch.bool, gram.device),
+            all_usable=all_usable,
+        )
+        if all_usable:
+            return step
+        return step.having(
             dropped=(~usable).sum(),
             skipped=~usable.any(),
+            staleness=step.kept(sound.staleness, 0.0),
+            losses=None if sound.losses is None else step.kept(sound.losses, 0.0),
+            batch_sizes=step.kept(sound.batch_sizes, 0.0),
+            weights=step.kept(1.0 / step.count.expand(k), 0.0),
         )
-        return step.weighed(1.0 / step.count.expand(k))
 
     def _closed(
         self, server: ServerState, step: Step, blocks: Mapping[str, Tensor], in_place: bool
     ) -> tuple[ServerState, Step]:
         """One product for the update and all vectors to remember.
 
-        A single run on a CPU may ask whether something was not usable; in a CUDA graph or in a stack of runs nobody can,
+        A single run on a CPU may ask whether something was not usable; in a CUDA graph or a stack of runs nobody can,
         so there every outcome is computed and the right one chosen.
         """
         clean, old = dict(blocks), server.memory
         blind = span.blind(step.usable)
-        if blind or not bool(step.usable.all()):  # 0 * NaN is NaN: rows not used become zero
+        if not step.all_usable:  # 0 * NaN is NaN: rows not used become zero
             if not blind and bool(step.skipped):
                 return server, step
             clean["gradients"] = where(step.usable[:, None], blocks["gradients"], 0.0)
-        table = torch.stack([step.direction, *step.vectors.values()])  # [1 + vectors, B]
         state: dict[str, Tensor] = {}
         if self.optimizer is None:  # the parameters join as one more row, and the first combination is the update
-            moved = torch.cat([-step.lr * table[:1], table[1:]])
-            table = torch.cat([moved, eye(len(table), 1, table.device)], dim=1)
+            table = torch.stack([-step.lr * step.direction, *step.vectors.values()])  # [1 + vectors, B]
+            table = torch.cat([table, eye(len(table), 1, table.device)], dim=1)
             params, *vectors = span.combine(table, [*clean.values(), server.params[None]])
         else:
+            table = torch.stack([step.direction, *step.vectors.values()])
             direction, *vectors = span.combine(table, list(clean.values()))
             params, state = optimizers.follow(self.optimizer, server.params, direction, step.lr, old)
         changed = dict(zip(step.vectors, vectors, strict=True)) | dict(step.values) | state | {"stage": step.stage}
@@ -340,7 +362,8 @@ class Rule:
         memory = dict(old) | changed
         for name, rows in step.rows.items():
             memory[name] = self._written(old[name], rows, clean, in_place)
-        return ServerState(params, server.step + (~step.skipped).long(), memory), step
+        made = 1 if step.all_usable else (~step.skipped).long()
+        return ServerState(params, server.step + made, memory), step
 
     @staticmethod
     def _written(table: Tensor, rows: TableRows, blocks: Mapping[str, Tensor], in_place: bool) -> Tensor:

@@ -32,6 +32,9 @@ class Stream(IntEnum):
     ABSENCES = 6
     LOSSES = 7
     ROUNDS = 8
+    FAULTY = 9
+    FAULTS = 10
+    NOISE = 11
     BATCHES = 16
 
 

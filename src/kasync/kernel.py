@@ -1,7 +1,7 @@
 """Is there a compiled kernel for these rows, and how is it called?
 
-The library is built from _kernel.c when the package is installed, where there is a compiler; without it, and for what
-it does not take, kasync.span computes the same with torch.
+The library is built from _kernel.c and _kernel_layers.c when the package is installed, where there is a compiler;
+without it, and for what it does not take, kasync.span and kasync.work.layers compute the same with torch.
 """
 
 from __future__ import annotations
@@ -11,16 +11,27 @@ import functools
 from collections.abc import Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-VERSION = 1  # of the functions in _kernel.c; a library left over from another version is not called
+VERSION = 3  # of the functions in the library; one left over from another version is not called
 MOST_ROWS = 256  # beyond it a matrix product, which packs its operands first, may be faster
 LEVELS = ("any", "AVX2", "AVX-512")  # instructions the library was built for, in the order of _kernel.c
 TYPES = (torch.float32, torch.float64)
 
 _long, _pointer = ctypes.c_long, ctypes.c_void_p
+_rows = (_pointer, _long, _long, ctypes.c_int, _long)  # rows, count, width, is_double, threads
+ARGUMENTS = {
+    "kasync_gram": (*_rows, _pointer),
+    "kasync_combine": (*_rows, _pointer, _long, _pointer),
+    "kasync_convolve": (_pointer, _pointer, _pointer, _long, _pointer, _pointer),
+    "kasync_weights": (_pointer, _pointer, _long, _long, _pointer, ctypes.c_int, _pointer),
+    "kasync_dense": (_pointer, _pointer, _long, _long, _long, _long, ctypes.c_int, _pointer),
+    "kasync_pool": (_pointer, _long, _long, _pointer),
+    "kasync_unpool": (_pointer, _pointer, _pointer, _long, _long, _pointer),
+}
 
 
 @functools.cache
@@ -35,9 +46,8 @@ def _library() -> ctypes.CDLL | None:
         except OSError:  # built for another machine
             continue
         if hasattr(library, "kasync_version") and library.kasync_version() == VERSION:
-            rows = (_pointer, _long, _long, ctypes.c_int, _long)  # rows, count, width, is_double, threads
-            library.kasync_gram.argtypes = (*rows, _pointer)
-            library.kasync_combine.argtypes = (*rows, _pointer, _long, _pointer)
+            for name, kinds in ARGUMENTS.items():
+                getattr(library, name).argtypes = kinds
             return library
     return None
 
@@ -105,8 +115,13 @@ def _addresses(blocks: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
 
 
 def _call(name: str, rows: ctypes.Array[ctypes.c_void_p], blocks: Sequence[Tensor], *rest: int) -> None:
-    """Call a function of the library with as many threads as torch uses; Python's lock is free meanwhile."""
+    """Call a function of rows with as many threads as torch uses."""
     first = blocks[0]
     is_double = first.dtype == torch.float64
-    if getattr(_library(), name)(rows, len(rows), first.shape[1], is_double, torch.get_num_threads(), *rest):
-        raise MemoryError(f"no memory to combine {len(rows)} rows of {first.shape[1]} numbers")
+    call(name, rows, len(rows), first.shape[1], is_double, torch.get_num_threads(), *rest)
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Call a function of the library; Python's lock is free meanwhile."""
+    if getattr(_library(), name)(*arguments):
+        raise MemoryError(f"no memory for {name}")

@@ -21,7 +21,7 @@ CHUNK = 2048  # columns summed in the rows' own precision before the float64 sum
 
 
 def blind(tensor: Tensor) -> bool:
-    """Whether its values cannot be asked for in between: on CUDA, and where one tensor stands for those of many runs."""
+    """Whether its values cannot be asked for in between: on CUDA, or where one tensor stands for many runs'."""
     return tensor.is_cuda or _is_one_of_many(tensor)
 
 
@@ -51,7 +51,7 @@ def combine(coefficients: Tensor, blocks: Sequence[Tensor]) -> Tensor:
 
 
 def _gram_at_once(blocks: Sequence[Tensor]) -> Tensor:
-    """The same in few launches: all rows in one copy, chunk by chunk, filled up to a size that products are fast for."""
+    """The same in few launches: all rows in one copy, chunk by chunk, up to a size that products are fast for."""
     chunks, rests = zip(*(_cut(block) for block in blocks), strict=True)
     rows = sum(len(rest) for rest in rests)
     empty = chunks[0].new_zeros(len(chunks[0]), -rows % ROWS, CHUNK)

@@ -197,6 +197,22 @@ def test_the_demo_ends_with_a_table_a_picture_and_what_to_try_next(tmp_path):
     assert str(tmp_path / "demo" / "report" / "report.html") in answer.stdout
 
 
+def test_the_demo_says_how_the_shell_finds_kasync_only_where_it_does_not(monkeypatch, tmp_path):
+    from kasync.cli import demo
+
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "activate").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (words,) = demo._first()
+    assert "source .venv/bin/activate" in words
+    program = tmp_path / "kasync"
+    program.write_text("")
+    program.chmod(0o755)
+    assert demo._first() == []
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 
 import pytest
 from pages import PAGES, ROOT, name_of
@@ -44,18 +43,6 @@ def test_a_rule_without_results_says_so_and_one_with_results_shows_them():
 def test_the_drawings_are_what_the_script_draws():
     for name, draw in script("drawings").DRAWINGS.items():
         assert (DOCS / name).read_text() == draw(), f"{name}: run python docs/drawings.py"
-
-
-def test_every_dependency_has_its_reason():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    page = (DOCS / "dependencies.md").read_text()
-    listed = set(re.findall(r"^\| (?:`\w+` \| )?`([\w-]+)` \| \w", page, re.M))
-    wanted = [
-        *project["dependencies"],
-        *(each for extra in project["optional-dependencies"].values() for each in extra),
-    ]
-    names = {re.match(r"[\w-]+", each)[0] for each in wanted} - {"kasync"}
-    assert listed == names
 
 
 def test_links_between_files_lead_somewhere():

@@ -6,10 +6,14 @@ from naive import flat, own_gradient, simulate_naively
 from small_worlds import finished, make_rule
 
 
-def agree(model, data, name, timeline, work, holds=("gradients", "versions"), bound=1e-5, more=None, **options):
+def agree(
+    model, data, name, timeline, work, holds=("gradients", "versions"), bound=1e-5, more=None, spoil=None, **options
+):
     """Both simulators end with the same parameters and told the same on the way; `more` are settings of the rule."""
     naive_rule = make_rule(name, model, data, own_gradient, **more or {})
-    expected = simulate_naively(model, data, naive_rule, timeline, work, **options)
+    faults = options.pop("faults", None)
+    expected = simulate_naively(model, data, naive_rule, timeline, work, spoil=spoil, **options)
+    options |= {"faults": faults}
     rule = make_rule(name, model, data, **more or {})
     moved = (expected.params[-1] - flat(model)).abs().max()
     assert moved > 100 * bound, "the run must go somewhere, or agreeing means nothing"

@@ -74,14 +74,14 @@ def simulate_naively(model, data, rule, timeline, work, **options) -> Told:
         torch.set_num_threads(threads)
 
 
-def every_step(model, data, rule, timeline, work, *, seed=0, staleness="true", loss=None) -> Told:
-    """The loop, as a person would write it on a first afternoon."""
+def every_step(model, data, rule, timeline, work, *, seed=0, staleness="true", loss=None, spoil=None) -> Told:
+    """The loop, as a person would write it on a first afternoon; `spoil` has faults in labels and rows."""
     batches = Batches.of(data, work, seed)
     formula = loss or mean_loss(data)
     server_model = deepcopy(model)
     server = ServerState.initial(flat(model))
     own = {client: deepcopy(model) for client in range(timeline.population)}  # the model each client works on
-    visits = defaultdict(int)
+    visits, brought = defaultdict(int), {}
     taken = models_taken(timeline)
     told = Told()
     for step in range(timeline.steps):
@@ -89,16 +89,22 @@ def every_step(model, data, rule, timeline, work, *, seed=0, staleness="true", l
             if own[client] is not server_model:
                 own[client].load_state_dict(server_model.state_dict())
         rows, losses, starts, sizes = [], [], [], []
-        for client in timeline.clients[step].tolist():
+        for slot, client in enumerate(timeline.clients[step].tolist()):
+            if timeline.copies is not None and timeline.copies[step, slot]:
+                for column, value in zip((rows, losses, starts, sizes), brought[client], strict=True):
+                    column.append(value)
+                continue
             if staleness == "none":
                 own[client] = server_model
             starts.append(flat(own[client]))
             samples, weights = batches.draw(np.array([client]), np.array([visits[client]]))
             drawn = [row[share > 0] for row, share in zip(samples[0], weights[0], strict=True)]
-            row, value = bring(own[client], data, drawn, work, formula)
-            rows.append(row)
+            seen = data if spoil is None else spoil.labels(data, client, visits[client])
+            row, value = bring(own[client], seen, drawn, work, formula)
+            rows.append(row if spoil is None else spoil.row(row, client, visits[client]))
             losses.append(value)
             sizes.append(float(len(drawn[0])))
+            brought[client] = rows[-1], losses[-1], starts[-1], sizes[-1]
             visits[client] += 1
             if staleness == "published-code":
                 own[client] = server_model  # the fault of the authors' code: from now on the server's own parameters

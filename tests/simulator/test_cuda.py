@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from small_worlds import CLIENTS, SETTINGS, Residual, make_rule, mlp, pictures, same_records, vectors
 
-from kasync import Gradient, LocalSGD, models, server_gradient, simulate, timelines
+from kasync import Gradient, LocalSGD, faults, models, server_gradient, simulate, timelines
 from kasync.timelines import durations
 
 try:
@@ -99,6 +99,22 @@ def any_model():
         agree("kasync_sgd", make=Residual, hold=hold, work=LocalSGD(2, 0.05, 4))
 
 
+def faulty(kind):
+    wrong = faults.build(kind, share=0.3, **({"factor": 3.0} if kind == "huge" else {}))
+    for hold in ("gradients", "versions"):
+        agree("kasync_sgd", faults=wrong, hold=hold)
+
+
+def every_fault_at_once():
+    wrong = [
+        faults.build(kind, share=0.2)
+        for kind in ("return", "stall", "twice", "nan", "flip_sign", "noise", "flip_labels")
+    ]
+    for hold in ("gradients", "versions"):
+        agree("wkafl", faults=wrong, hold=hold)
+        agree("ca2fl", faults=wrong, hold=hold)
+
+
 def evaluations_change_nothing():
     ends = [run("cuda", "wkafl", evaluate_every=every)[1].params.cpu() for every in (1, 7, 50)]
     assert all(torch.equal(end, ends[0]) for end in ends), "evaluate_every changes the numbers"
@@ -138,6 +154,8 @@ CHECKS = {
     **{f"timeline {kind}": (every_timeline, kind) for kind in CLOCKS},
     **{f"staleness {kind}": (every_semantics, kind) for kind in ("published-code", "none")},
     **{f"resumed {name}": (resumed, name) for name in ("wkafl", "ca2fl", "fadas", "fedasync", "gsgm", "zeno")},
+    **{f"fault {kind}": (faulty, kind) for kind in faults.KINDS},
+    "every fault at once": (every_fault_at_once,),
     "local steps": (local_steps,),
     "lenet": (lenet,),
     "any model": (any_model,),

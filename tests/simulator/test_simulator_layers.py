@@ -121,9 +121,10 @@ def test_the_way_a_gpu_takes_through_a_convolution_gives_the_same_on_a_cpu(chain
     params, x = flat(model), torch.randn(n * m, *shape, dtype=torch.float64)
     for layer in Chain.of(model).layers:
         y, _ = layer.forward(params, x)
+        assume(bool(y.isfinite().all()))  # as above
         if isinstance(layer, Convolution):
             grad = torch.randn_like(y)
-            ways = [torch.zeros(n, len(params), dtype=torch.float64) for _ in range(2)]
+            ways = [torch.zeros(n, layer.stop - layer.start, dtype=torch.float64) for _ in range(2)]
             layer._one_by_one(grad, x, ways[0])
             layer._unfolded(grad, x, ways[1])
             torch.testing.assert_close(*ways)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+
+CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def main() -> None:
@@ -24,6 +27,15 @@ def main() -> None:
             raise
         print(f"kasync: {problem}", file=sys.stderr)
         sys.exit(2)
+    except MemoryError:
+        print("kasync: this needs more memory than there is: ask for fewer clients or steps.", file=sys.stderr)
+        sys.exit(2)
     except BrokenPipeError:  # `kasync rules | head` is no mistake
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as problem:
+        if problem.errno not in CANNOT_WRITE or os.environ.get("KASYNC_TRACEBACK"):
+            raise
+        what = problem.filename or "a file"
+        print(f"kasync: {what} cannot be written ({problem.strerror}): make room or choose another.", file=sys.stderr)
+        sys.exit(2)

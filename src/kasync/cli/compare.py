@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from kasync.cli import show
-from kasync.cli.options import AsJson, Device, Out, Quiet, Root, choice, names, pairs
+from kasync.cli.options import AsJson, Device, Faults, Out, Quiet, Root, choice, names, pairs
 from kasync.errors import UserError
 
 
@@ -22,6 +22,7 @@ def compare(
     set_: Annotated[list[str] | None, typer.Option("--set", help="RULE.name=value; repeatable.")] = None,
     partition: Annotated[str | None, typer.Option(help="Who holds what: labels:per_client=1 ...")] = None,
     arrivals: Annotated[str | None, typer.Option(help="Who comes when: uniform, clock:durations=pareto ...")] = None,
+    faults: Faults = None,
     staleness: Annotated[str, typer.Option(help="true, published-code or both.")] = "true",
     model: Annotated[str | None, typer.Option(help="The network.")] = None,
     device: Device = "cpu",
@@ -56,6 +57,8 @@ def compare(
     sections = {"partition": partition, "arrivals": arrivals}
     given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
     given |= {name: choice(text) for name, text in sections.items() if text}
+    if faults:
+        given["faults"] = [choice(text) for text in faults]
     if seeds < 1:
         raise UserError(f"seeds = {seeds}: give at least 1.")
     one = own.comparison(chosen, given, _by_rule(pairs(set_ or []), chosen), seeds)

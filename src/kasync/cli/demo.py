@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -42,6 +43,17 @@ def demo(
     print(f"results   {out}")
     print(f"picture   {done.picture or 'none: ' + done.why}")
     print(f"report    {page}")
+    for words in _first():
+        print(words)
     print("try next  kasync rules                                  what else the server could do")
     print("          kasync compare --rules wkafl,fedbuff,ca2fl    rules of your choice")
     print("          kasync reproduce --scale quick                every table and figure of the paper, small")
+
+
+def _first() -> list[str]:
+    """What to type before `kasync` is a word the shell knows: after `make demo` it lies in .venv/bin only."""
+    script = Path(sys.prefix) / "bin" / "activate"
+    if shutil.which("kasync") is not None or not script.exists():
+        return []
+    here = script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script
+    return [f"first     {f'source {here}':<46}so that your shell finds kasync"]

@@ -15,6 +15,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")]
 Root = Annotated[str, typer.Option(help="Folder of the data; without it $KASYNC_DATA.", show_default=False)]
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
+Faults = Annotated[
+    list[str] | None,
+    typer.Option(help="What goes wrong: flip_sign:share=0.1, stall:share=0.2,delay=30 ...; repeatable."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
 
 

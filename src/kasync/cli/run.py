@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from kasync.cli import show
-from kasync.cli.options import AsJson, Quiet, choice, pairs
+from kasync.cli.options import AsJson, Faults, Quiet, choice, pairs
 from kasync.errors import UserError
 
 FileArgument = Annotated[Path | None, typer.Argument(help="TOML of settings, or the run.toml of an earlier run.")]
@@ -30,6 +30,7 @@ def run(
         str | None, typer.Option(help="Who holds what: labels:per_client=1, dirichlet:alpha=0.5 ...")
     ] = None,
     arrivals: Annotated[str | None, typer.Option(help="Who comes when: uniform, clock:durations=pareto ...")] = None,
+    faults: Faults = None,
     timeline: Annotated[Path | None, typer.Option(help="Replay a saved timeline instead.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples per gradient.")] = None,
     model: Annotated[str | None, typer.Option(help="The network.")] = None,
@@ -68,6 +69,7 @@ def run(
         "root": root,
         "partition": choice(partition) if partition else None,
         "arrivals": choice(arrivals) if arrivals else None,
+        "faults": [choice(text) for text in faults] if faults else None,
         "work": {"kind": "gradient", "batch_size": batch_size} if batch_size is not None else None,
     }
     given = {name: value for name, value in flags.items() if value is not None}

@@ -93,7 +93,7 @@ def appearing_whole(path: Path) -> Iterator[Path]:
 
 def _sweep(folder: Path) -> None:
     """Remove what writers that were killed left behind."""
-    for left in folder.glob("*.partial"):
+    for left in (*folder.glob("*.partial"), *folder.glob(".tmp*")):  # ours, and those of safetensors
         with suppress(OSError):
             if left.stat().st_mtime < time.time() - ABANDONED_S:
                 left.unlink()
@@ -101,6 +101,7 @@ def _sweep(folder: Path) -> None:
 
 def _write(entry: Path, dataset: Dataset) -> None:
     """One safetensors file with the arrays, and the words as its metadata."""
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     arrays = {
@@ -111,7 +112,10 @@ def _write(entry: Path, dataset: Dataset) -> None:
     }
     words = {"name": dataset.name, "classes": str(dataset.classes), "source": dataset.source}
     with appearing_whole(entry) as temporary:
-        save_file(arrays, temporary, metadata=words)
+        try:
+            save_file(arrays, temporary, metadata=words)
+        except SafetensorError as problem:  # a full disk, say, in its own words
+            raise OSError(str(problem)) from None
 
 
 def _read(entry: Path) -> Dataset | None:

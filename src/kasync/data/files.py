@@ -40,7 +40,7 @@ def missing(name: str, places: Sequence[Path], wanted: str) -> UserError:
 
 def broken(path: Path | str, expected: str, found: object) -> UserError:
     """The sentence for a file that is not what it should be."""
-    return UserError(f"{path} is not {expected}: {found}; fetch the file again.")
+    return UserError(f"{path} is not {expected}: {str(found)[:300]}; fetch the file again.")
 
 
 @contextmanager

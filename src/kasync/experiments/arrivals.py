@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from kasync import timelines
 from kasync.errors import UserError, unknown
+from kasync.experiments.faulty import struck_to
 from kasync.experiments.settings import RunSettings
 from kasync.timelines import Timeline
 from kasync.timelines import durations as lengths
@@ -23,7 +25,7 @@ def timeline_of(settings: RunSettings) -> Timeline:
     for name in given:
         if name not in known:
             raise unknown(f"setting of arrivals {kind!r}", name, known)
-    return KINDS[kind](settings, given)
+    return struck_to(settings, lambda steps: KINDS[kind](replace(settings, steps=steps), given))
 
 
 def stored(given: Mapping[str, Any]) -> Timeline:

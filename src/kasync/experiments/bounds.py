@@ -217,5 +217,7 @@ def _check(settings: RunSettings, looks: int) -> None:
         raise UserError(
             f"optimizer = {settings.optimizer!r}: the theorems are about plain steps: use optimizer 'none'."
         )
+    if settings.faults:
+        raise UserError(f"{settings.faults[0].kind} is a fault, which no theorem here is about: leave faults out.")
     if settings.work.kind != "gradient":
         raise UserError(f"work = {settings.work.kind!r}: the theorems are about one gradient, use work 'gradient'.")

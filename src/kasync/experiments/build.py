@@ -17,8 +17,10 @@ from kasync.core import Part, Rule
 from kasync.data import Dataset, FederatedData
 from kasync.errors import unknown
 from kasync.experiments.arrivals import timeline_of
+from kasync.experiments.faulty import apart
 from kasync.experiments.resolve import OURS, rule_name
 from kasync.experiments.settings import RunSettings
+from kasync.faults import Fault
 from kasync.simulator import server_gradient
 from kasync.timelines import Timeline
 from kasync.work import Gradient, LocalSGD, Work
@@ -50,6 +52,7 @@ class Ready:
     rule: Rule
     timeline: Timeline
     work: Work
+    faults: tuple[Fault, ...] = ()  # those that the timeline does not have already
 
 
 def ready(settings: RunSettings) -> Ready:
@@ -61,7 +64,8 @@ def ready(settings: RunSettings) -> Ready:
         given = settings.rule.settings
         samples = held.server_sample(given["server_samples"], given.get("server_classes"), settings.seed)
         own = server_gradient(model, held, samples, device=settings.device)
-    return Ready(model, held, rule_of(settings, own), timeline_of(settings), work_of(settings))
+    timeline, faults = timeline_of(settings), apart(settings)[1]
+    return Ready(model, held, rule_of(settings, own), timeline, work_of(settings), faults)
 
 
 def data_of(settings: RunSettings) -> FederatedData:

@@ -50,7 +50,7 @@ def read_json(path: Path) -> Any:
     """What a JSON file of ours says, or a sentence that says what is wrong with it."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
         raise UserError(f"{path} cannot be read ({problem}): delete it and run the command again.") from None
 
 

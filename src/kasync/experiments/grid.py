@@ -13,7 +13,7 @@ from kasync.errors import UserError, unknown
 from kasync.experiments import files, lock, stacking
 from kasync.experiments.display import Display, Silent
 from kasync.experiments.experiment import Cell
-from kasync.experiments.runner import Stopped, Watch, finished, run, run_together
+from kasync.experiments.runner import Stopped, Watch, finished, run, run_together, tidy
 from kasync.experiments.settings import RunSettings
 
 ENGINES = ("local", "ray")
@@ -60,6 +60,8 @@ def make(
     files.make_folder(out / "runs")
     runs = {cell.settings.name: cell.settings for cell in cells}
     open_runs = {name: settings for name, settings in runs.items() if not finished(out / "runs" / name)}
+    for name in runs.keys() - open_runs.keys():
+        tidy(out / "runs" / name)
     display = display or Silent()
     display.begin(len(runs), len(runs) - len(open_runs))
     try:
@@ -75,10 +77,11 @@ def make(
 
 
 def _make_local(runs: dict[str, RunSettings], out: Path, display: Display, jobs: int) -> list[tuple[str, str]]:
-    """On the CPU one after the other, since a run uses all cores; on a GPU up to `jobs` at once, stacked where alike."""
+    """On the CPU one after the other, since a run uses all cores; on a GPU `jobs` at once, stacked where alike."""
     on_gpu = any(settings.device.startswith("cuda") for settings in runs.values())
     lanes = min(stacking.LANES, jobs) if on_gpu else 1
-    queue, guard, stop = stacking.stacks(runs, max(1, jobs // lanes)), threading.Lock(), threading.Event()
+    most = jobs // lanes if on_gpu else 1
+    queue, guard, stop = stacking.stacks(runs, most), threading.Lock(), threading.Event()
     failed: list[tuple[str, str]] = []
     broken: list[BaseException] = []
 

@@ -81,6 +81,7 @@ class Lane:
             hold=self.settings.hold,
             staleness=self.settings.staleness,
             evaluate_every=max(1, round(self.every / pace)),
+            faults=parts.faults,
         )
         if not parts.data.classes:
             raise UserError("pilots compare accuracies, which a regression has not: choose data with classes.")

@@ -1,7 +1,7 @@
 """Who works in this folder? One process at a time; the lock of a dead one is no lock.
 
 The system itself forgets a lock when its holder dies, however it dies, so nothing has to be guessed from process
-numbers; the file only says who holds it.
+numbers; the file only says who holds it. Whoever gets the lock clears away what a dead one left half written.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ def held(folder: Path, wait: float = 0.0) -> Iterator[None]:
         about = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         with suppress(OSError):  # a full disk: the lock holds all the same
             os.pwrite(handle, json.dumps(about).encode(), 0)
+        for left in folder.glob(".*.part"):
+            left.unlink(missing_ok=True)
         yield
     finally:
         path.unlink(missing_ok=True)

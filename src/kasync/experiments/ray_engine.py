@@ -19,6 +19,7 @@ def make_all(
     ray = _ray()
     ours = not ray.is_initialized()
     if ours:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports usage to its makers otherwise
         try:
             ray.init(address=address, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
         except ConnectionError as problem:

@@ -10,6 +10,7 @@ from typing import Any
 from kasync import checks
 from kasync.errors import UserError, unknown
 from kasync.experiments.settings import Choice, RunSettings
+from kasync.timelines.checks import sizes
 
 EVALUATIONS = 50  # in a run whose settings do not say
 OURS = ("without", "server_samples", "server_classes")  # settings of [rule] that are not the rule's own
@@ -25,8 +26,12 @@ def resolve(settings: RunSettings) -> RunSettings:
         return _resolved(settings)
     except UserError:
         raise
-    except (ValueError, TypeError) as problem:  # a part refuses a number, or cannot do with a text
-        raise UserError(f"{problem}".rstrip(".") + ".") from problem
+    except (ValueError, TypeError, OverflowError) as problem:  # a part refuses a number, or cannot do with a text
+        raise UserError(" ".join(f"{problem}".split()).rstrip(".") + ".") from problem
+    except MemoryError:
+        raise UserError(
+            f"clients = {settings.clients} and k = {settings.k} need more memory than there is: choose fewer."
+        ) from None
 
 
 def _resolved(settings: RunSettings) -> RunSettings:
@@ -40,6 +45,7 @@ def _resolved(settings: RunSettings) -> RunSettings:
             f"k = {settings.k} is more than clients = {settings.clients}: lower k or raise clients; a client delivers "
             f"at most once per step."
         )
+    sizes(settings.clients, settings.k, settings.steps)
     if not 0 <= settings.validation < 1:
         raise UserError(
             f"validation = {settings.validation}: give a share below 1, such as 0.1, or 0 for the test set."
@@ -53,6 +59,7 @@ def _resolved(settings: RunSettings) -> RunSettings:
         rule=_rule(settings),
         work=_work(settings.work),
         partition=_partition(settings.partition),
+        faults=_faults(settings),
     )
     _check_names(settings)
     _check_parts(settings)
@@ -110,6 +117,8 @@ def _rule(settings: RunSettings) -> Choice:
             values[name] = list(value) if isinstance(value, tuple) else value
     if trusts:
         values["server_samples"] = SERVER_SAMPLES
+        for name in OURS[1:]:
+            checks.count(name, given.get(name, SERVER_SAMPLES))
     return Choice(kind, values | {name: value for name, value in given.items() if name in OURS})
 
 
@@ -144,6 +153,14 @@ def _partition(choice: Choice) -> Choice:
     return Choice(choice.kind, {n: list(v) if isinstance(v, tuple) else v for n, v in shown.items()})
 
 
+def _faults(settings: RunSettings) -> tuple[Choice, ...]:
+    """With their defaults written out, as long as there are clients to have them."""
+    from kasync.experiments.faulty import completed, faults_of
+
+    faults_of(settings)
+    return tuple(completed(fault) for fault in settings.faults)
+
+
 def _check_names(settings: RunSettings) -> None:
     from kasync import data, models
     from kasync.data.federated import SCALES
@@ -169,7 +186,7 @@ def _check_parts(settings: RunSettings) -> None:
     from kasync.experiments.build import rule_of, work_of
 
     _check_device(settings.device)
-    timeline_of(replace(settings, steps=1))
+    timeline_of(replace(settings, steps=1, faults=()))
     work_of(settings)
     if settings.rule.kind != NO_RULE:
         rule_of(settings, lambda params: params)

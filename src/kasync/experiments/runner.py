@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import platform
+import re
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 
 import kasync
-from kasync import timelines
+from kasync import checkpoint, timelines
 from kasync.errors import UserError
 from kasync.experiments import files, lock, metrics, tally, toml
 from kasync.experiments.arrivals import timeline_of
@@ -54,7 +55,8 @@ def run(
     files.make_folder(folder)
     with lock.held(folder):
         stored = _stored(settings, folder)
-        if (folder / "summary.json").exists():
+        if finished(folder):
+            _forget_checkpoint(folder)  # it was killed just before its end
             return files.read_json(folder / "summary.json")
         if settings.rule.kind == NO_RULE:
             return _only_timeline(settings, folder)
@@ -109,6 +111,19 @@ def finished(folder: Path) -> bool:
     return (folder / "summary.json").exists()
 
 
+def tidy(folder: Path) -> None:
+    """Clear away what a life that was killed between its last file and its end left in the folder of a finished run."""
+    left = (path.name for path in folder.iterdir())
+    if any(name in (CHECKPOINT, lock.NAME) or name.endswith((".part", ".tmp")) for name in left):
+        with suppress(UserError), lock.held(folder):  # in use: its holder is about to do the same
+            _forget_checkpoint(folder)
+
+
+def _forget_checkpoint(folder: Path) -> None:
+    (folder / CHECKPOINT).unlink(missing_ok=True)
+    checkpoint.clear(folder, re.escape(CHECKPOINT))
+
+
 def _stored(settings: RunSettings, folder: Path) -> dict[str, Any]:
     """What an earlier sitting wrote about itself; a folder of another run is refused."""
     path = folder / "run.toml"
@@ -151,6 +166,7 @@ def _opened(settings: RunSettings, folder: Path, stored: dict[str, Any], checkpo
         hold=hold,
         staleness=settings.staleness,
         evaluate_every=settings.evaluate_every,
+        faults=parts.faults,
         checkpoint=folder / CHECKPOINT if keeps else None,
         checkpoint_every=checkpoint_every or 0.0,
     )
@@ -207,7 +223,7 @@ def _closed(opened: Opened, seconds: float, keep_model: bool, stacked: int = 1) 
     if keep_model:
         files.write_arrays(folder / "final.npz", {"params": simulation.params.cpu().numpy()})
     files.write_json(folder / "summary.json", summary)
-    (folder / CHECKPOINT).unlink(missing_ok=True)
+    _forget_checkpoint(folder)
     return summary
 
 

@@ -38,7 +38,13 @@ class Choice:
         return replace(self, settings={**self.settings, **settings})
 
 
-EXAMPLES = {"partition": "labels", "arrivals": "uniform", "rule": "wkafl", "work": "gradient"}
+EXAMPLES = {
+    "partition": "labels",
+    "arrivals": "uniform",
+    "rule": "wkafl",
+    "work": "gradient",
+    "faults": "flip_sign",
+}
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,7 @@ class RunSettings:
     arrivals: Choice = Choice("uniform")
     rule: Choice = Choice("wkafl")
     work: Choice = Choice("gradient", {"batch_size": 8})
+    faults: tuple[Choice, ...] = ()  # what goes wrong: see kasync.faults
     data: Mapping[str, Any] = field(default_factory=dict)  # settings of the data set itself
 
     @classmethod
@@ -76,7 +83,10 @@ class RunSettings:
                 continue
             if name not in known:
                 raise unknown(f"setting in {where}", name, known)
-            values[name] = Choice.of(name, value) if name in SECTIONS else _typed(name, value, known[name].type)
+            if name == "faults":
+                values[name] = _faults(value)
+            else:
+                values[name] = Choice.of(name, value) if name in SECTIONS else _typed(name, value, known[name].type)
         return cls(**values)
 
     @classmethod
@@ -90,9 +100,11 @@ class RunSettings:
 
     def table(self) -> dict[str, Any]:
         """As tables, the opposite of `of`."""
-        plain = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in (*SECTIONS, "data")}
+        named = [each.name for each in fields(self) if each.name not in (*SECTIONS, "data", "faults")]
+        plain = {name: getattr(self, name) for name in named}
         sections = {name: getattr(self, name).table() for name in SECTIONS}
-        return plain | sections | ({"data": dict(self.data)} if self.data else {})
+        faults = {"faults": [fault.table() for fault in self.faults]} if self.faults else {}
+        return plain | sections | faults | ({"data": dict(self.data)} if self.data else {})
 
     def resolved(self) -> RunSettings:
         """Everything filled in and checked, as far as that is possible without data."""
@@ -114,6 +126,13 @@ class RunSettings:
         return f"{self.dataset}-{self.rule.kind}-{self.identity[:10]}"
 
 
+def _faults(value: Any) -> tuple[Choice, ...]:
+    """One table for each fault."""
+    if not isinstance(value, list | tuple):
+        raise UserError(f"faults = {value!r}: write [[faults]] with a kind, such as kind = {EXAMPLES['faults']!r}.")
+    return tuple(Choice.of("faults", table) for table in value)
+
+
 def _typed(name: str, value: Any, wanted: Any) -> Any:
     """The value, if it is of the kind the setting wants; a whole number serves as a real one."""
     kinds: dict[str, tuple[type, str]] = {
@@ -123,7 +142,7 @@ def _typed(name: str, value: Any, wanted: Any) -> Any:
         "Mapping[str, Any]": (dict, "a table"),
     }
     kind, words = kinds[str(wanted)]
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
         return float(value)
     if not isinstance(value, kind) or isinstance(value, bool):
         raise UserError(f"{name} = {value!r}: give {words}.")

@@ -13,7 +13,7 @@ LANES = 4  # stacks side by side: while one opens or closes its folders, the oth
 
 
 def stacks(runs: dict[str, RunSettings], most: int) -> Iterator[dict[str, RunSettings]]:
-    """The runs in stacks of at most `most`, in the order in which they were asked for; a run alone is a stack of one."""
+    """The runs in stacks of at most `most`, in the order they were asked for; a run alone is a stack of one."""
     groups: dict[str, dict[str, RunSettings]] = {}
     for name, settings in runs.items():
         groups.setdefault(_key(settings) or name, {})[name] = settings
@@ -26,7 +26,7 @@ def stacks(runs: dict[str, RunSettings], most: int) -> Iterator[dict[str, RunSet
 def _key(settings: RunSettings) -> str | None:
     """Equal for runs that can be stacked: they differ in what arrives and in the learning rate, and in nothing else."""
     plain = settings.work.kind == "gradient" and settings.optimizer == "none" and settings.hold != "versions"
-    if not plain or settings.rule.kind in ALONE:
+    if not plain or settings.rule.kind in ALONE or settings.faults:
         return None
     rule = Choice(settings.rule.kind, {n: v for n, v in settings.rule.settings.items() if n != "lr"})
     nothing = Choice("any")

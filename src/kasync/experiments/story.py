@@ -30,7 +30,11 @@ COLUMNS = (
 def told(simulation: Simulation) -> dict[str, NDArray]:
     """All steps so far as columns: [J] each, or [J, K] for weights, staleness, similarities and clients."""
     done, timeline = simulation.done, simulation.timeline
-    rest = {"clients": timeline.clients, "staleness": simulation.run.plan.reported, "time": timeline.times}
+    rest: dict[str, NDArray] = {
+        "clients": timeline.clients,
+        "staleness": simulation.run.plan.reported,
+        "time": timeline.times,
+    }
     return {name: values[:done] for name, values in (simulation.history.columns | rest).items()}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from kasync.data.federated import from_arrays
 from kasync.experiments.arrivals import timeline_of
 from kasync.experiments.build import rule_of, work_of
 from kasync.experiments.settings import RunSettings
+from kasync.simulator.run import CHUNK
 
 SHAPES = {"lenet": (3, 32, 32), "celeba_cnn": (3, 84, 84)}  # the others take 1x28x28
 SAMPLES = 1000
@@ -21,7 +23,11 @@ CLASSES = 10
 
 
 def timed(settings: RunSettings) -> dict[str, Any]:
-    """Milliseconds per step after the first tenth, client updates per second, and the floor, on random pixels."""
+    """Milliseconds per step once it is warm, client updates per second, and the floor, on random pixels.
+
+    The records of a piece of steps come together when all of them are computed, so the clock is read between pieces.
+    Steps are timed far from the end of the timeline: what is never delivered any more is not computed.
+    """
     rng = np.random.default_rng(settings.seed)
     shape = SHAPES.get(settings.model, (1, 28, 28))
     inputs = rng.integers(0, 256, (SAMPLES, *shape), dtype=np.uint8)  # [N, C, H, W]
@@ -29,18 +35,25 @@ def timed(settings: RunSettings) -> dict[str, Any]:
     parts = [rng.integers(0, SAMPLES, 20) for _ in range(settings.clients)]
     data = from_arrays(inputs, labels, inputs[:10], labels[:10], parts, CLASSES)
     model = models.build(settings.model, shape, settings.seed, CLASSES)
+    tail = 5 * settings.clients // settings.k
+    whole = replace(settings, steps=CHUNK + settings.steps + tail)
     simulation = simulate(
         model,
         data,
         rule_of(settings, None),
-        timeline_of(settings),
+        timeline_of(whole),
         work_of(settings),
         device=settings.device,
-        evaluate_every=settings.steps,
+        evaluate_every=whole.steps,
     )
-    moments = [time.perf_counter() for _ in simulation]
-    warm = len(moments) // 2  # records come in pieces of up to a hundred steps
-    pace = (moments[-1] - moments[warm]) / max(1, len(moments) - 1 - warm)
+    ends = {}  # step -> when the piece that ends with it was there; the first one is the warm-up
+    for record in simulation:
+        if record.step == simulation.done:
+            ends[record.step] = time.perf_counter()
+            if record.step >= CHUNK + settings.steps:
+                break
+    first, last = min(ends), max(ends)
+    pace = (ends[last] - ends[first]) / max(1, last - first)
     batch = settings.k * int(settings.work.settings["batch_size"])
     floor = _floor(settings, shape, batch)
     return {

@@ -33,8 +33,10 @@ def read(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} does not exist: give a TOML file of settings.") from None
     except (OSError, UnicodeDecodeError) as problem:
         raise UserError(f"{path} cannot be read ({problem}): give a TOML file of settings.") from None
-    except tomllib.TOMLDecodeError as problem:
+    except ValueError as problem:  # not TOML, or a number with thousands of digits
         raise UserError(f"{path} is not valid TOML ({problem}): repair it.") from None
+    except RecursionError:
+        raise UserError(f"{path} is not valid TOML (it is nested too deeply): repair it.") from None
 
 
 def _is_section(value: Any) -> bool:

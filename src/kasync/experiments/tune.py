@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kasync.errors import UserError, unknown
-from kasync.experiments import catalogue, files, grid, tuned
+from kasync.experiments import catalogue, files, grid, lock, tuned
 from kasync.experiments.display import Display
 from kasync.experiments.experiment import Cell, Task
 from kasync.experiments.settings import Choice
@@ -76,9 +76,11 @@ def tune(
         ]
         tried += _made(second, out, how)
         best = _best(base, tried, places, rates)
-    path = files.make_folder(out / "tuned") / f"{one.name}-{scale}.toml"
+    folder = files.make_folder(out / "tuned")
+    path = folder / f"{one.name}-{scale}.toml"
     about = {"experiment": one.name, "scale": scale, "budget": budget, "held_out": HELD_OUT, "seeds": list(seed_list)}
-    tuned.write(path, about, list(best.values()), tried)
+    with lock.held(folder, wait=10.0):
+        tuned.write(path, about, list(best.values()), tried)
     return path
 
 

@@ -29,11 +29,11 @@ class Reader:
     def read(self, message: Message) -> Delivery | Garbage | Failure:
         """What this reply brings."""
         if message.has_error():
-            return Failure(f"error {message.error.code}: {str(message.error.reason)[:200]}")
+            return Failure(f"error {message.error.code}: {plain(message.error.reason)}")
         try:
             return self._read(message.content)
         except Exception as problem:  # whatever a stranger's bytes make a decoder do, it costs one delivery
-            return Garbage(f"it cannot be read ({type(problem).__name__}: {str(problem)[:200]})")
+            return Garbage(f"it cannot be read ({type(problem).__name__}: {plain(problem)})")
 
     def _read(self, content: RecordDict) -> Delivery | Garbage:
         records = list(content.array_records.values())
@@ -72,3 +72,8 @@ class Reader:
             if len(array.data) > limit:
                 return f"its {name!r} takes {len(array.data)} bytes, more than {limit}"
         return ""
+
+
+def plain(words: object) -> str:
+    """What a stranger wrote, fit for one line of a log: nothing in it moves the cursor or begins a line."""
+    return "".join(letter if letter.isprintable() else " " for letter in str(words)[:200])

@@ -8,6 +8,7 @@ names an earlier update than the saved one was used, and one that names the next
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from kasync.checkpoint import Checkpoint
+from kasync.checkpoint import Checkpoint, clear
 from kasync.core import ServerState
 from kasync.live.diary import Diary
 from kasync.live.waiting import Waiting
@@ -66,7 +67,10 @@ class Journal:
 
     def restore(self, federation: Federation, now: float) -> bool:
         """Bring a new federation to where the journal ends; whether there was anything."""
-        found = Checkpoint(self.path, self.identity).load()
+        state = Checkpoint(self.path, self.identity)
+        state.ready()
+        clear(self.path.parent, self._waiting)
+        found = state.load()
         federation.began = now
         left = self._restore_state(federation, found[1], now) if found is not None else 0
         for file in self._files():
@@ -81,7 +85,11 @@ class Journal:
         """Take over what was saved after an update; how many deliveries waited then."""
         about = unpacked(tensors.pop("about"))
         device = federation.server.params.device
-        federation.server = ServerState.from_state_dict({name: value.to(device) for name, value in tensors.items()})
+        federation.server = ServerState.from_state_dict(
+            {
+                name: value.to(device, copy=True) for name, value in tensors.items()
+            }  # else they would change with the file
+        )
         federation.updates = about["updates"]
         federation.began = now - about["seconds"]
         federation.diary = Diary.of(about["diary"])
@@ -94,7 +102,7 @@ class Journal:
         found = Checkpoint(file, self.identity).load()
         assert found is not None  # it was listed, and nobody else works here
         device = federation.server.params.device
-        tensors = {name: value.to(device) for name, value in found[1].items()}
+        tensors = {name: value.to(device, copy=True) for name, value in found[1].items()}
         about = unpacked(tensors["about"].cpu())
         client = federation.roster.join(about["node"])
         client.waiting = True
@@ -106,7 +114,12 @@ class Journal:
 
     def _files(self) -> Iterator[Path]:
         """The deliveries on disk, in the order they came."""
-        return iter(sorted(self.path.parent.glob(f"{self.path.name}.*.waiting")))
+        return iter(sorted(path for path in self.path.parent.iterdir() if re.fullmatch(self._waiting, path.name)))
+
+    @property
+    def _waiting(self) -> str:
+        """A pattern of the names that _file gives; those of a run whose file begins with our name are not ours."""
+        return rf"{re.escape(self.path.name)}\.\d{{9,}}\.\d{{6,}}\.waiting"
 
 
 def update_of(file: Path) -> int:

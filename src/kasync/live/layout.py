@@ -67,7 +67,7 @@ class Layout:
         if tuple(shape) != self.shapes[name]:
             return f"its {name!r} has shape {list(shape)[:8]}, not {list(self.shapes[name])}"
         if dtype != self.dtypes[name]:
-            return f"its {name!r} is {dtype[:20]}, not {self.dtypes[name]}"
+            return f"its {name!r} is {dtype[:20]!r}, not {self.dtypes[name]}"
         return ""
 
     def vector(self, arrays: Mapping[str, NDArray]) -> Tensor:

@@ -13,6 +13,7 @@ It knows no transport and no clock. Every reply ends in exactly one way, and eac
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ from kasync.live.terms import Terms
 from kasync.live.waiting import Waiting
 
 log = logging.getLogger("kasync.live")
+GIVEN_UP = 10_000  # a reply later than so many others that were given up counts as a duplicate
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Federation:
         self.roster = Roster(terms, next((part.clients for part in rule.parts if part.needs_clients), None))  # type: ignore[attr-defined]
         self.diary = Diary()
         self.orders: dict[int, Order] = {}
-        self.given_up: set[int] = set()  # tickets whose reply would come too late
+        self.given_up: deque[int] = deque(maxlen=GIVEN_UP)  # tickets whose reply would come too late, the last ones
         self.versions: dict[int, Tensor] = {}  # [D] each, only those somebody works on
         self.holders: dict[int, set[int]] = {}  # version -> tickets
         self.waiting: list[Waiting] = []  # accepted, not yet used
@@ -154,7 +156,7 @@ class Federation:
         overdue = [order for order in self.orders.values() if now >= order.deadline]
         for order in overdue:
             client = self._settle(order)
-            self.given_up.add(order.ticket)
+            self.given_up.append(order.ticket)
             rest = self.roster.failed(client, now)
             self._count("expired", f"client {client.number} did not answer in time and is asked again in {rest:.0f} s")
         return overdue

@@ -10,6 +10,7 @@ Ray trusts its own cluster (it pickles); for clients that are not yours there is
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -83,6 +84,7 @@ class WarmClients:
             raise UserError("clients is empty: a federation needs at least one.")
         self.ours = not ray.is_initialized()
         if self.ours:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports usage to its makers otherwise
             try:
                 ray.init(address=address, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
             except ConnectionError as problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -10,11 +11,12 @@ from kasync import checks
 from kasync.constants import where
 from kasync.core import Part, Step
 
+TINY = sys.float_info.min  # to divide by instead of zero
+
 
 def _limited(norms: Tensor, bound: Tensor | float) -> Tensor:
     """[K] factors that bring each norm down to the bound, and never up."""
-    longer = norms > bound
-    return where(longer, bound / where(longer, norms, 1.0), 1.0)
+    return (bound / norms.clamp(min=TINY)).clamp(max=1.0)  # what is nothing may be shortened to nothing
 
 
 @dataclass(frozen=True)

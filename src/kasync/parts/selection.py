@@ -29,12 +29,11 @@ class SelectConsistent(Part):
         estimate = step.direction if step.estimate is None else step.estimate
         similarities = step.cosines_to(estimate)
         passes = step.usable & (similarities >= self.threshold)
-        best = where(passes, self.sharpness * similarities, -torch.inf).max()
-        scores = where(passes, (self.sharpness * similarities - best).exp(), 0.0)
         chosen = passes.any()
+        weights = where(passes, self.sharpness * similarities, -torch.inf).softmax(0)  # NaN where nothing was chosen
         step = step.having(similarities=similarities, estimate=estimate)
         rows = where(chosen, step.coefficients, estimate[None])
-        return step.having(coefficients=rows).weighed(where(chosen, step.averaged(scores), step.averaged(step.weights)))
+        return step.having(coefficients=rows).weighed(where(chosen, weights, step.averaged(step.weights)))
 
 
 @dataclass(frozen=True)
@@ -49,5 +48,6 @@ class EnterStageTwo(Part):
     def __call__(self, step: Step) -> Step:
         if step.losses is None:
             return step
-        low = step.usable.any() & (step.averaged(step.usable.double()) @ step.losses <= self.loss_threshold)
+        low = step.losses.sum() <= self.loss_threshold * step.count  # a loss is 0 where it is not usable
+        low = low if step.all_usable else low & ~step.skipped
         return step.having(stage=where(low, 2, step.stage))

@@ -44,8 +44,7 @@ class EstimateByStaleness(Part):
         checks.at_least("base", self.base, 1.0)
 
     def __call__(self, step: Step) -> Step:
-        excess = step.staleness - step.least(step.staleness)
-        step = step.weighed(step.averaged((-math.log(self.base) * excess).exp()))
+        step = step.weighed(step.kept(-math.log(self.base) * step.staleness, -torch.inf).softmax(0))
         return step.having(estimate=step.direction)
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from kasync.arrivals import Arrivals
 from kasync.core import Rule
+from kasync.faults.deliveries import damaged
 from kasync.simulator.inputs import Deliveries, Inputs, Workload
 from kasync.simulator.plan import Plan
 from kasync.simulator.run import CHUNK, Run, columns, logged
@@ -138,6 +139,8 @@ class CapturedRun(Run):
             starts = self.store.index_select(0, slots)
             rows = torch.empty_like(starts)
             losses = self.clients.compute(starts, samples, weights, rows)
+        if "damage_times" in buffers.inputs:
+            rows = damaged(rows, {name: buffers.now(name) for name in buffers.inputs if name.startswith("damage_")})
         arrivals = Arrivals(
             rows,
             buffers.now("staleness"),
@@ -176,7 +179,8 @@ def own_stream() -> Any:
 
 def arrays_of(told: Deliveries, works: list[Workload]) -> dict[str, NDArray]:
     """The inputs of a chunk of steps, by the names of the buffers."""
-    return {
+    damage = {} if told.damage is None else told.damage.arrays()
+    return damage | {
         "slots": told.slots,
         "clients": told.clients,
         "staleness": told.staleness,

@@ -8,6 +8,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from kasync.faults.deliveries import Damage
+from kasync.faults.spoilers import Spoilers
 from kasync.simulator.plan import Plan
 from kasync.work.batches import Batches
 
@@ -44,6 +46,7 @@ class Deliveries:
     clients: NDArray[np.int64]  # [steps, k]
     staleness: NDArray[np.float64]  # [steps, k]
     batch_sizes: NDArray[np.float64]  # [steps, k]
+    damage: Damage | None = None  # what faults do to them
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +56,7 @@ class Inputs:
     plan: Plan
     batches: Batches
     early: bool  # gradients wait in a row for each client, or are computed from a kept version at delivery
+    spoilers: Spoilers | None = None  # faults that change what clients bring
 
     def work(self, start: int, stop: int) -> list[Workload]:
         """For every step: what is computed before its deliveries are used."""
@@ -64,7 +68,10 @@ class Inputs:
             chosen = np.arange(start * timeline.k, stop * timeline.k)
             cuts = np.arange(stop - start + 1) * timeline.k
         clients = timeline.clients.ravel()[chosen]
-        samples, weights = self.batches.draw(clients, timeline.visits.ravel()[chosen])
+        visits = timeline.visits.ravel()[chosen]
+        samples, weights = self.batches.draw(clients, visits)
+        if self.spoilers is not None:
+            samples = self.spoilers.samples(samples, clients, visits)
         everything = Workload(plan.client_slots[clients], samples, weights)
         return [everything[a:b] for a, b in pairwise(cuts)]
 
@@ -78,4 +85,5 @@ class Inputs:
             clients.astype(np.int64),
             plan.reported[start:stop].astype(np.float64),
             np.minimum(sizes, self.batches.batch_size).astype(np.float64),
+            None if self.spoilers is None else self.spoilers.damage(clients, plan.timeline.visits[start:stop]),
         )

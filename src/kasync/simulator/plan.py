@@ -39,9 +39,18 @@ class Plan:
         if self.semantics == "true":
             return self.timeline.versions
         newest = np.broadcast_to(np.arange(self.timeline.steps, dtype=np.int32)[:, None], self.timeline.clients.shape)
-        if self.semantics == "none":
-            return newest
-        return np.where(self.timeline.visits == 0, self.timeline.versions, newest)
+        if self.semantics == "published-code":
+            newest = np.where(self.timeline.visits == 0, self.timeline.versions, newest)
+        return newest if self.timeline.copies is None else self._copied(newest, self.timeline.copies)
+
+    def _copied(self, versions: NDArray[np.int32], copies: NDArray[np.bool_]) -> NDArray[np.int32]:
+        """[steps, k] these versions, where a copy has the one of what it copies."""
+        timeline, chosen = self.timeline, versions.copy()
+        step, slot = np.nonzero(copies)  # [copies] each
+        before = timeline.previous_step[step, slot]
+        place = (timeline.clients[before] == timeline.clients[step, slot][:, None]).argmax(1)
+        chosen[step, slot] = versions[before, place]
+        return chosen
 
     @property
     def reported(self) -> NDArray[np.int32]:
@@ -50,13 +59,16 @@ class Plan:
 
     @cached_property
     def order(self) -> NDArray[np.int64]:
-        """[steps * k] deliveries (as s * k + i) sorted by the version they are computed on."""
-        return np.argsort(self.computed_on, axis=None, kind="stable")
+        """[steps * k] deliveries (as s * k + i) sorted by the version they are computed on; a copy is no work."""
+        order = np.argsort(self.computed_on, axis=None, kind="stable")
+        return order if self.timeline.copies is None else order[~self.timeline.copies.ravel()[order]]
 
     @cached_property
     def bounds(self) -> NDArray[np.int64]:
         """[steps + 1] the work on version v is order[bounds[v] : bounds[v + 1]]."""
-        counts = np.bincount(self.computed_on.ravel(), minlength=self.timeline.steps)
+        copies = self.timeline.copies
+        worked_on = self.computed_on.ravel() if copies is None else self.computed_on[~copies]
+        counts = np.bincount(worked_on, minlength=self.timeline.steps)
         return np.concatenate([[0], np.cumsum(counts)])
 
     def work_on(self, version: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,13 @@ from torch import Tensor
 
 from kasync.arrivals import Arrivals
 from kasync.core import Rule, ServerState, Step
+from kasync.simulator.ahead import Ahead
 from kasync.simulator.inputs import Deliveries, Inputs, Workload
 from kasync.simulator.plan import Plan
 from kasync.work.clients import Clients, one_thread_each
 
 CHUNK = 100  # steps prepared at once
-BLOCK = 100  # clients whose gradients are computed at once before they are stored
+BLOCK = 100  # clients whose gradients are computed at once
 NARROW = ("loss", "lr", "stage", "dropped", "skipped")  # one number a step
 WIDE = ("weights", "similarities")  # k numbers a step
 
@@ -33,6 +35,7 @@ class Run:
     server: ServerState
     store: Tensor  # [rows + 1, D] gradients that wait, or [versions + 1, D]; the last row takes what nobody reads
     losses: Tensor  # [rows + 1] of the gradients that wait
+    ahead: Ahead
     delivered: Tensor | None = None  # [K, D] where the rows of a step are gathered
 
     @classmethod
@@ -40,7 +43,8 @@ class Run:
         rows = (plan.rows if inputs.early else plan.versions) + 1
         store = torch.empty(rows, len(params), device=params.device)
         server = rule.prepared(ServerState.initial(params))
-        return cls(plan, inputs, clients, rule, server, store, torch.zeros(rows, device=params.device))
+        ahead = Ahead.beside(clients.threads)
+        return cls(plan, inputs, clients, rule, server, store, torch.zeros(rows, device=params.device), ahead)
 
     @property
     def device(self) -> torch.device:
@@ -59,11 +63,13 @@ class Run:
         rows = []
         for offset, work in enumerate(self.inputs.work(start, stop)):
             rows.append(logged(self._step(start + offset, offset, work, told)))
+        self.ahead.finish()
         return columns(torch.stack(rows))
 
     def _step(self, number: int, offset: int, work: Workload, told: Deliveries) -> Step:
         if self.inputs.early:
             self.work(work)
+            self.ahead.need(told.slots[offset].tolist())
             slots = self.tensor(told.slots[offset])
             rows, losses, starts = self._taken(slots), self.losses[slots], None
         else:
@@ -73,6 +79,7 @@ class Run:
             starts = self._taken(self.tensor(told.slots[offset]))  # [K, D]
             rows = torch.empty_like(starts)
             losses = self.clients.compute(starts, self.tensor(work.samples), self.tensor(work.weights), rows)
+        rows = rows if told.damage is None else told.damage.done_to(rows, offset)
         self.server, step = self.rule.advance(
             self.server,
             Arrivals(
@@ -87,13 +94,18 @@ class Run:
         return step
 
     def work(self, work: Workload, block: int = BLOCK) -> None:
-        """Compute gradients on the current model and let them wait."""
+        """Have gradients computed on the current model and let them wait."""
         for start in range(0, len(work), block):
-            part = work[start : start + block]
-            slots = self.tensor(part.slots)
-            samples, weights = self.tensor(part.samples), self.tensor(part.weights)
-            losses = self.clients.compute(self.server.params, samples, weights, self.store, slots)
-            self.losses.index_copy_(0, slots, losses)
+            some = work[start : start + block]
+            for group in self.clients.groups(len(some)):
+                part = some[group]
+                self.ahead.give(part.slots.tolist(), partial(self._compute, self.server.params, part))
+
+    def _compute(self, params: Tensor, work: Workload) -> None:
+        """Compute the gradients of a group of clients; any thread may do it, each slot belongs to one of them."""
+        slots = self.tensor(work.slots)
+        samples, weights = self.tensor(work.samples), self.tensor(work.weights)
+        self.losses.index_copy_(0, slots, self.clients.bring(params, samples, weights, self.store, slots))
 
     def _taken(self, slots: Tensor) -> Tensor:
         """[K, D] these rows of the store, in a place that the next step uses again."""
@@ -108,8 +120,9 @@ class Run:
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Continue from what `tensors` gave."""
-        state = {n.removeprefix("server."): t.to(self.device) for n, t in tensors.items() if n.startswith("server.")}
-        self.server = ServerState.from_state_dict(state)
+        ours = {n: t for n, t in tensors.items() if n.startswith("server.")}
+        state = {n: t.to(self.device, copy=True) for n, t in ours.items()}  # else they would change with the file
+        self.server = ServerState.from_state_dict({n.removeprefix("server."): t for n, t in state.items()})
         if "store" in tensors:
             self.store.copy_(tensors["store"])
             self.losses.copy_(tensors["losses"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
 
@@ -17,6 +17,11 @@ from torch import Tensor, nn
 from kasync.checkpoint import Checkpoint, identity_of
 from kasync.core import Rule
 from kasync.data.federated import FederatedData
+from kasync.errors import UserError
+from kasync.faults import Fault, struck
+from kasync.faults.kinds import listed
+from kasync.faults.spoilers import Spoilers
+from kasync.optimizers import PREFIX
 from kasync.simulator import border
 from kasync.simulator.evaluate import evaluate
 from kasync.simulator.graph import CapturedRun
@@ -46,6 +51,7 @@ def simulate(
     staleness: str = "true",
     evaluate_every: int = 100,
     loss: Loss | None = None,
+    faults: Fault | Iterable[Fault] | None = None,
     checkpoint: str | PathLike[str] | None = None,
     checkpoint_every: float = 30.0,
     progress: bool = False,
@@ -57,24 +63,27 @@ def simulate(
                  both give the same numbers; "auto" takes the faster one that fits
     staleness    "true"; "published-code", the aliased semantics of the authors' code; "none", the fresh limit
     loss         (outputs, labels) -> loss of each sample; cross-entropy, or squared error for regression, by default
+    faults       what goes wrong, see kasync.faults; those that concern arrivals may make the timeline shorter
     checkpoint   a file; a run that was killed continues from it and yields the same records as one that was not
     """
     work = work if work is not None else Gradient(8)
     border.check(model, data, rule, timeline, work, seed, device, evaluate_every, checkpoint_every)
-    plan = Plan(timeline, staleness)
+    wrong = listed(faults)
+    plan = Plan(struck(timeline, wrong, seed), staleness)
+    spoilers, read = Spoilers.of(wrong, data, timeline.population, seed)
     formula = loss or default_loss(data)
     border.check_fit(model, data, formula)
     params = flat_parameters(model).float().to(device)
     path = Path(checkpoint) if checkpoint is not None else None
     if path is not None and hold == "auto":
         hold = identity_of(path).get("hold", hold)  # what was begun one way goes on the same way
-    memory = choose(plan, rule, data, len(params), hold, device)
+    memory = choose(plan, rule, read, len(params), hold, device)
     place = None
     if path is not None:
-        place = Checkpoint(path, _identity(model, params, data, rule, plan, work, seed, memory.hold, loss))
+        place = Checkpoint(path, _identity(model, params, data, rule, plan, work, seed, memory.hold, loss, wrong))
         place.ready()
-    clients = Clients.of(model, data, work, formula, device)
-    inputs = Inputs(plan, Batches.of(data, work, seed), memory.hold == "gradients")
+    clients = Clients.of(model, read, work, formula, device)
+    inputs = Inputs(plan, Batches.of(data, work, seed), memory.hold == "gradients", spoilers)
     kind = CapturedRun if torch.device(device).type == "cuda" else Run
     run = kind.begin(plan, inputs, clients, rule, params)
     return Simulation(run, data.classes, evaluate_every, memory, place, checkpoint_every, progress)
@@ -162,9 +171,29 @@ class Simulation:
         if found is None:
             return
         self.done, tensors = found
-        told = {n.removeprefix("history."): t.numpy() for n, t in tensors.items() if n.startswith("history.")}
-        self.history.put(0, told)
-        self.run.restore({name: value for name, value in tensors.items() if not name.startswith("history.")})
+        told = {n.removeprefix("history."): t for n, t in tensors.items() if n.startswith("history.")}
+        state = {name: value for name, value in tensors.items() if not name.startswith("history.")}
+        self._check(told, state)
+        self.history.put(0, {name: rows.numpy() for name, rows in told.items()})
+        self.run.restore(state)
+
+    def _check(self, told: dict[str, Tensor], state: dict[str, Tensor]) -> None:
+        """Refuse what a save of this run could not have written, however good its checksum is."""
+        finished = self.done == self.timeline.steps
+        ours = {name: (each.shape, each.dtype) for name, each in self.run.tensors(with_store=not finished).items()}
+        theirs = {name: (each.shape, each.dtype) for name, each in state.items()}
+        later = [name for name in state if name not in ours]  # an optimiser has its state from the first step on
+        rows = {name: (self.done, *column.shape[1:]) for name, column in self.history.columns.items()}
+        if (
+            not 0 <= self.done <= self.timeline.steps
+            or {name: kind for name, kind in theirs.items() if name in ours} != ours
+            or not all(name.startswith(f"server.memory.{PREFIX}") for name in later)
+            or not all(state[name].shape in ((), self.params.shape) for name in later)
+            or {name: tuple(each.shape) for name, each in told.items()} != rows
+            or not all(each.dtype.is_floating_point and each.element_size() >= 4 for each in told.values())
+        ):
+            assert self.checkpoint is not None
+            raise UserError(f"checkpoint {self.checkpoint.path} cannot be of this run: delete it to start again.")
 
 
 def _identity(
@@ -177,6 +206,7 @@ def _identity(
     seed: int,
     hold: str,
     loss: Loss | None,
+    faults: tuple[Fault, ...],
 ) -> dict[str, str]:
     """What makes a run the one it is, as short texts."""
     samples = (data.train.labels, data.train.inputs, data.indices, data.offsets, data.test.labels, data.test.inputs)
@@ -187,7 +217,7 @@ def _identity(
         "loss": "the default" if loss is None else _words(loss),
         "timeline": plan.timeline.fingerprint()[:16],
         "staleness": plan.semantics,
-        "work": repr(work),
+        "work": " with ".join(map(repr, (work, *faults))),
         "seed": str(seed),
         "hold": hold,
     }

@@ -1,8 +1,8 @@
-"""How are many runs made for little more than the price of one? Stacked: one step of all of them is one step of tensors.
+"""How are many runs made for little more than the price of one? As a stack, with one step of tensors for all of them.
 
-A step of a small model is some two hundred small kernels, whatever they work on. Runs that differ only in seed, learning
-rate, data partition, timeline or semantics go through the same kernels, so R of them become tensors with R in front:
-gradients by kasync.work.stacks, the rule by torch.vmap. On a GPU the stacked step is captured in a graph.
+A step of a small model is some two hundred small kernels, whatever they work on. Runs that differ only in seed,
+learning rate, data partition, timeline or semantics go through the same kernels, so R of them become tensors with R in
+front: gradients by kasync.work.stacks, the rule by torch.vmap. On a GPU the stacked step is captured in a graph.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def alike(simulation: Simulation) -> Any:
     optimizer = run.rule.optimizer
     kind, options = getattr(optimizer, "func", optimizer), getattr(optimizer, "keywords", {})
     simple = kind in (None, AMSGrad)
-    if not (shape and simple) or simulation.done or run.rule.needs_starts:
+    if not (shape and simple) or simulation.done or run.rule.needs_starts or run.inputs.spoilers is not None:
         return None
     work, data, timeline = run.clients.work, run.clients.data, simulation.timeline
     return (

@@ -157,7 +157,8 @@ def _seconds(text: str | None, path: object, line: int) -> float:
     try:
         return float(text or "")
     except ValueError:
-        raise UserError(f"{path}, line {line}: seconds is {text!r}, give a number.") from None
+        shown = text[:80] if text else text
+        raise UserError(f"{path}, line {line}: seconds is {shown!r}, give a number.") from None
 
 
 constant, exponential, shifted_exponential = Constant, Exponential, ShiftedExponential

@@ -5,6 +5,7 @@ import os
 import tempfile
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,7 @@ def save(timeline: Timeline, path: str | PathLike[str]) -> None:
         "kind": timeline.kind,
         "settings": dict(timeline.settings),
     }
+    copies: dict[str, Any] = {} if timeline.copies is None else {"copies": timeline.copies}
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
     except OSError as problem:
@@ -38,14 +40,17 @@ def save(timeline: Timeline, path: str | PathLike[str]) -> None:
                 clients=timeline.clients,
                 versions=timeline.versions,
                 times=timeline.times,
+                **copies,
             )
             file.flush()
             os.fsync(file.fileno())
         Path(name).replace(target)
         _settle(target.parent)
-    except BaseException:
+    except OSError as problem:
+        why = problem.strerror or problem
+        raise UserError(f"{target} cannot be written ({why}): make room, or choose another place.") from None
+    finally:
         Path(name).unlink(missing_ok=True)
-        raise
 
 
 def load(path: str | PathLike[str]) -> Timeline:
@@ -53,7 +58,8 @@ def load(path: str | PathLike[str]) -> Timeline:
     try:
         with np.load(Path(path), allow_pickle=False) as stored:
             about = json.loads(stored["about"].tobytes())
-            arrays = {name: stored[name] for name in ("clients", "versions", "times")}
+            wanted = ("clients", "versions", "times", *(["copies"] if "copies" in stored else []))
+            arrays = {name: stored[name] for name in wanted}
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: give a file that timelines.save wrote.") from None
     except Exception as problem:  # damaged bytes make the readers of zip, npy and json fail in many ways
@@ -64,9 +70,10 @@ def load(path: str | PathLike[str]) -> Timeline:
         timeline = Timeline(
             **arrays, population=int(about["population"]), kind=str(about["kind"]), settings=dict(about["settings"])
         )
-    except (KeyError, TypeError, ValueError) as problem:
+    except (KeyError, TypeError, ValueError, OverflowError) as problem:
         raise UserError(f"{path} is inconsistent ({problem}): save the timeline again.") from problem
-    fault = broken(timeline)
+    too_many = timeline.population >= 2**31 - 1
+    fault = f"{timeline.population} clients are too many" if too_many else broken(timeline)
     if fault:
         raise UserError(f"{path} is inconsistent ({fault}): save the timeline again.")
     return timeline

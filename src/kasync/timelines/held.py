@@ -28,7 +28,7 @@ def held_staleness(timeline: Timeline) -> NDArray[np.float64]:
     after_last = timeline.previous_step + 1  # [steps, k]: what it got for its last delivery, 0 at first
     steps = np.arange(timeline.steps)[:, None]  # [steps, 1]
     gained = np.bincount((steps + 1).repeat(timeline.k), timeline.staleness.ravel() + 1, timeline.steps + 1)
-    taken = np.bincount(timeline.versions.ravel(), (timeline.versions - after_last).ravel(), timeline.steps + 1)
+    taken = np.bincount(timeline.begun.ravel(), (timeline.versions - after_last).ravel(), timeline.steps + 1)
     return np.arange(timeline.steps + 1) - np.cumsum(gained + taken) / timeline.population
 
 

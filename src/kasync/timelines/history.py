@@ -38,6 +38,16 @@ def history(clients: Ints) -> History:
     return History(*(_scatter(values, place, clients.shape) for values in (visits, before, after)))
 
 
+def originals_before(clients: Ints, copies: NDArray[np.bool_]) -> Ints:
+    """[steps, k]: how many deliveries a client made before that were no copies; of a copy, before what it copies."""
+    place = np.argsort(clients, axis=None, kind="stable")  # [steps * k]: the deliveries of a client together, in order
+    owner, new = clients.ravel()[place], ~copies.ravel()[place]
+    so_far = np.cumsum(new)
+    starts = np.flatnonzero(np.diff(owner, prepend=-1))  # [clients that deliver]
+    others: NDArray[np.int64] = np.repeat(so_far[starts] - new[starts], np.diff(starts, append=len(owner)))  # before
+    return _scatter(so_far - others - 1, place, clients.shape)
+
+
 def _scatter(values: NDArray[np.integer], place: NDArray[np.intp], shape: tuple[int, ...]) -> Ints:
     """Values in sorted order, put back where they came from."""
     out = np.empty(place.size, dtype=np.int32)

@@ -15,7 +15,12 @@ def broken(timeline: Timeline) -> str:
         return "a client delivers twice at one step"
     if timeline.versions.min() < 0 or timeline.staleness.min() < 0:
         return "a version is negative or newer than its step"
-    if (timeline.versions <= timeline.previous_step).any():
+    older = timeline.versions <= timeline.previous_step
+    if timeline.copies is not None:
+        if ((timeline.previous_step < 0) & timeline.copies).any():
+            return "a copy comes before what it copies"
+        older = older & ~timeline.copies
+    if older.any():
         return "a client delivers on a model older than its last delivery"
     if not np.isfinite(timeline.times).all() or (np.diff(timeline.times, prepend=0.0) < 0).any():
         return "the times do not increase"

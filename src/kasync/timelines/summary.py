@@ -78,7 +78,7 @@ def rows_held(timeline: Timeline) -> Counts:
     A row lives from the step its version appears to the step that uses it, both included; work that the timeline
     never delivers has no row.
     """
-    computed = np.bincount(timeline.versions.ravel(), minlength=timeline.steps)  # [steps]
+    computed = np.bincount(timeline.begun.ravel(), minlength=timeline.steps)  # [steps]
     used = np.arange(timeline.steps) * timeline.k  # [steps]: deliveries before this step
     return np.cumsum(computed) - used
 

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kasync.errors import UserError
-from kasync.timelines.history import History, history
+from kasync.timelines.history import History, history, originals_before
 from kasync.timelines.summary import Summary, summarize
 
 Ints = NDArray[np.int32]
+DTYPES: dict[str, type] = {"clients": np.int32, "versions": np.int32, "times": np.float64, "copies": np.bool_}
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,17 +32,22 @@ class Timeline:
     population: int
     kind: str = "recorded"
     settings: Mapping[str, Any] = field(default_factory=dict)
+    copies: NDArray[np.bool_] | None = None  # [steps, k]: the client's last delivery once more; None: there are none
 
     def __post_init__(self) -> None:
-        for name, dtype in (("clients", np.int32), ("versions", np.int32), ("times", np.float64)):
-            view = np.ascontiguousarray(getattr(self, name), dtype=dtype).view()
-            view.flags.writeable = False
-            object.__setattr__(self, name, view)
-        if self.clients.ndim != 2 or self.clients.shape != self.versions.shape or len(self.times) != len(self.clients):
+        for name, dtype in DTYPES.items():
+            if getattr(self, name) is not None:
+                view: NDArray[Any] = np.ascontiguousarray(getattr(self, name), dtype=dtype).view()
+                view.flags.writeable = False
+                object.__setattr__(self, name, view)
+        same = self.clients.shape == self.versions.shape and self.times.shape == self.clients.shape[:1]
+        if self.clients.ndim != 2 or not same:
             raise UserError(
                 f"a timeline has clients [steps, k], versions [steps, k] and times [steps], "
                 f"not {self.clients.shape}, {self.versions.shape} and {self.times.shape}."
             )
+        if self.copies is not None and self.copies.shape != self.clients.shape:
+            raise UserError(f"copies has shape {self.copies.shape}: give it the shape of clients {self.clients.shape}.")
 
     @property
     def steps(self) -> int:
@@ -56,10 +62,10 @@ class Timeline:
         """[steps, k]: updates that happened while the client worked."""
         return np.arange(self.steps, dtype=np.int32)[:, None] - self.versions
 
-    @property
+    @cached_property
     def visits(self) -> Ints:
-        """[steps, k]: how often this client delivered before; 0 at its first delivery."""
-        return self._history.visits
+        """[steps, k]: how often this client delivered before; 0 at its first delivery. A copy has what it copies."""
+        return self._history.visits if self.copies is None else originals_before(self.clients, self.copies)
 
     @property
     def previous_step(self) -> Ints:
@@ -71,11 +77,16 @@ class Timeline:
         """[steps, k]: the step at which this client delivers next, -1 when never."""
         return self._history.next_step
 
+    @property
+    def begun(self) -> Ints:
+        """[steps, k]: from which step on this delivery was owed: its version, or for a copy after the first time."""
+        return self.versions if self.copies is None else np.maximum(self.versions, self.previous_step + np.int32(1))
+
     @cached_property
     def first_step(self) -> Ints:
         """[population]: the step of each client's first delivery, -1 when it never delivers."""
         first = np.full(self.population, -1, dtype=np.int32)
-        step, slot = np.nonzero(self.visits == 0)
+        step, slot = np.nonzero(self._history.visits == 0)
         first[self.clients[step, slot]] = step
         return first
 
@@ -83,7 +94,10 @@ class Timeline:
         """The first steps only."""
         if not 1 <= steps <= self.steps:
             raise UserError(f"steps is {steps} but the timeline has {self.steps}: choose between 1 and {self.steps}.")
-        return replace(self, clients=self.clients[:steps], versions=self.versions[:steps], times=self.times[:steps])
+        copies = None if self.copies is None else self.copies[:steps]
+        return replace(
+            self, clients=self.clients[:steps], versions=self.versions[:steps], times=self.times[:steps], copies=copies
+        )
 
     def summary(self) -> Summary:
         """Staleness, pace, who took part, and what a simulation must hold in memory."""
@@ -98,8 +112,9 @@ class Timeline:
     def fingerprint(self) -> str:
         """64 hexadecimal digits that two timelines share when their arrivals, versions and times do."""
         digest = hashlib.sha256(f"{self.population} {self.steps} {self.k}".encode())
-        for array in (self.clients, self.versions, self.times):
-            digest.update(array.data)
+        for array in (self.clients, self.versions, self.times, self.copies):
+            if array is not None:
+                digest.update(array.data)
         return digest.hexdigest()
 
     def knowing(self, past: History) -> Self:

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kasync.data.federated import FederatedData, FederatedTensors, scaled
+from kasync.work.compiled import Rows
 from kasync.work.general import General
 from kasync.work.layers import Chain, Loss
-from kasync.work.stacks import StackedChain
 from kasync.work.pieces import Gradient, LocalSGD, Work
+from kasync.work.stacks import StackedChain
 
 PAIR = 10  # clients shared by two cores; fixed, so that results do not depend on the number of cores
 
@@ -55,6 +56,7 @@ class Clients:
     scale: str
     loss: Loss
     work: Work
+    threads: int = 1  # that work side by side; one where the device does it
     pool: ThreadPoolExecutor | None = None
     buffers: threading.local = field(default_factory=threading.local)
 
@@ -63,10 +65,11 @@ class Clients:
         chain = Chain.of(model)
         general = General.of(copy.deepcopy(model).to(device))
         on_cuda = torch.device(device).type == "cuda"
-        threads = torch.get_num_threads()
+        threads = 1 if on_cuda else torch.get_num_threads()
         pool = None if on_cuda else ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
         separate = general if chain is None else StackedChain(chain) if on_cuda else chain
-        return cls(chain or general, separate, data.tensors(device), data.scale, loss or default_loss(data), work, pool)
+        formula = loss or default_loss(data)
+        return cls(chain or general, separate, data.tensors(device), data.scale, formula, work, threads, pool)
 
     def compute(
         self, params: Tensor, samples: Tensor, weights: Tensor, out: Tensor, places: Tensor | None = None
@@ -79,28 +82,39 @@ class Clients:
 
         def group(part: slice) -> Tensor:
             mine = params if shared else params[part]
-            with torch.no_grad():
-                if places is None:
+            if places is None:
+                with torch.no_grad():
                     return self._some(mine, samples[part], weights[part], out[part])
-                rows = self._scratch(out, len(samples[part]))
-                losses = self._some(mine, samples[part], weights[part], rows)
-                out.index_copy_(0, places[part], rows)
-                return losses
+            return self.bring(mine, samples[part], weights[part], out, places[part])
 
-        fat = shared and isinstance(self.work, Gradient)
-        return torch.cat(self._side_by_side(group, len(samples), fat))
+        return torch.cat(self._side_by_side(group, self.groups(len(samples), shared)))
+
+    @torch.no_grad()
+    def bring(self, params: Tensor, samples: Tensor, weights: Tensor, out: Tensor, places: Tensor) -> Tensor:
+        """What one group of clients brings, into the rows `places` [n] of out; the calling thread computes it."""
+        if self.pool is not None and isinstance(self.model, Chain) and isinstance(self.work, Gradient):
+            batch, shares = self._batch(samples[:, 0]), weights[:, 0].flatten()
+            return self.model.gradients(params, *batch, shares, self.loss, Rows(out, places.tolist()))
+        rows = self._scratch(out, len(samples))
+        losses = self._some(params, samples, weights, rows)
+        out.index_copy_(0, places, rows)
+        return losses
 
     def gather(self, table: Tensor, rows: Tensor, out: Tensor) -> Tensor:
         """Copy the rows [n] of a table into out [n, D]."""
-        self._side_by_side(lambda part: torch.index_select(table, 0, rows[part], out=out[part]), len(rows), True)
+        torch.index_select(table, 0, rows, out=out)
         return out
 
-    def _side_by_side(self, do: Callable[[slice], Tensor], n: int, together: bool) -> list[Tensor]:
-        """The parts of n clients, on the cores of a CPU; `together` in an even number of groups, else one by one."""
+    def groups(self, n: int, shared: bool = True) -> list[slice]:
+        """Which of n clients work at once: on a CPU few, an even number of groups, or one where nothing is shared."""
         if self.pool is None:
-            return [do(slice(0, n))]
+            return [slice(0, n)]
+        together = shared and isinstance(self.work, Gradient)
         size = -(-n // (2 * -(-n // PAIR))) if together else 1  # at most PAIR / 2 clients
-        return list(self.pool.map(do, [slice(start, min(start + size, n)) for start in range(0, n, size)]))
+        return [slice(start, min(start + size, n)) for start in range(0, n, size)]
+
+    def _side_by_side(self, do: Callable[[slice], Tensor], groups: list[slice]) -> list[Tensor]:
+        return [do(group) for group in groups] if self.pool is None else list(self.pool.map(do, groups))
 
     def _scratch(self, like: Tensor, rows: int) -> Tensor:
         """[rows, D] to write into; on a CPU always the same memory of the calling thread, which is warm."""
@@ -117,12 +131,16 @@ class Clients:
         return self._gradients(params, samples[:, 0], weights[:, 0], out)
 
     def _gradients(self, params: Tensor, samples: Tensor, weights: Tensor, out: Tensor) -> Tensor:
-        chosen = samples.flatten()  # [n * m]
-        x = scaled(self.data.inputs[chosen], self.scale)
+        batch, shares = self._batch(samples), weights.flatten()
         if params.dim() == 1:
-            return self.model.gradients(params, x, self.data.labels[chosen], weights.flatten(), self.loss, out)
+            return self.model.gradients(params, *batch, shares, self.loss, out)
         at = params[0] if isinstance(self.separate, Chain) else params  # a chain takes one client at a time
-        return self.separate.gradients(at, x, self.data.labels[chosen], weights.flatten(), self.loss, out)
+        return self.separate.gradients(at, *batch, shares, self.loss, out)
+
+    def _batch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs [n * m, ...] and labels [n * m] of these samples [n, m]."""
+        chosen = samples.flatten()
+        return scaled(self.data.inputs[chosen], self.scale), self.data.labels[chosen]
 
     def _local(self, work: LocalSGD, params: Tensor, samples: Tensor, weights: Tensor, out: Tensor) -> Tensor:
         """Received model minus the model after the local steps."""

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from kasync.work import compiled
+from kasync.work.compiled import Out
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs [n, ...], labels [n]) -> losses [n]
 
@@ -37,10 +40,19 @@ class Weighted:
         return params[self.stop - self.shape[0] : self.stop] if self.has_bias else None
 
     def put(self, out: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        """Write per-client gradients [n, ...] into their columns of out [n, D]."""
-        out[:, self.start : self.start + self.shape.numel()] = weight.reshape(len(out), -1)
+        """Write per-client gradients [n, ...] into their columns of this layer's part of out [n, stop - start]."""
+        out[:, : self.shape.numel()] = weight.reshape(len(out), -1)
         if bias is not None:
-            out[:, self.stop - self.shape[0] : self.stop] = bias
+            out[:, self.shape.numel() :] = bias
+
+    def filled(self, out: Out, write: Callable[[Tensor], None]) -> None:
+        """Let `write` fill this layer's columns of out [n, D]; rows that lie apart by way of a block."""
+        if isinstance(out, Tensor):
+            write(out[:, self.start : self.stop])
+        else:
+            block = out.table.new_empty(len(out), self.stop - self.start)
+            write(block)
+            out.table[:, self.start : self.stop].index_copy_(0, torch.tensor(out.chosen), block)
 
 
 @dataclass(frozen=True)
@@ -48,14 +60,19 @@ class Dense(Weighted):
     def forward(self, params: Tensor, x: Tensor) -> tuple[Tensor, Any]:
         return functional.linear(x, self.weight(params), self.bias(params)), x
 
-    def backward(self, params: Tensor, grad: Tensor, x: Tensor, out: Tensor, first: bool) -> Tensor | None:
-        n = len(out)
-        mine = grad.view(n, -1, grad.shape[-1])  # [n, m, outputs]
-        place = out[:, self.start : self.start + self.shape.numel()].view(n, *self.shape)
-        torch.bmm(mine.mT, x.reshape(n, -1, x.shape[-1]), out=place)
-        if self.has_bias:
-            torch.sum(mine, 1, out=out[:, self.stop - self.shape[0] : self.stop])
+    def backward(self, params: Tensor, grad: Tensor, x: Tensor, out: Out, first: bool) -> Tensor | None:
+        mine, inputs = (value.reshape(len(out), -1, value.shape[-1]) for value in (grad, x))  # [n, m, ...]
+        if compiled.takes(mine, inputs):
+            compiled.dense(mine, inputs, self.has_bias, out, self.start)
+        else:
+            self.filled(out, partial(self._products, mine, inputs))
         return None if first else grad @ self.weight(params)
+
+    def _products(self, mine: Tensor, inputs: Tensor, out: Tensor) -> None:
+        size = self.shape.numel()
+        torch.bmm(mine.mT, inputs, out=out[:, :size].view(len(out), *self.shape))
+        if self.has_bias:
+            torch.sum(mine, 1, out=out[:, size:])
 
 
 @dataclass(frozen=True)
@@ -66,11 +83,20 @@ class Convolution(Weighted):
 
     def forward(self, params: Tensor, x: Tensor) -> tuple[Tensor, Any]:
         weight, bias = self.weight(params), self.bias(params)
+        if self._plain and compiled.convolves(x, self.shape, self.padding):
+            return compiled.convolve(x, weight, bias, self.padding), x
         return functional.conv2d(x, weight, bias, self.stride, self.padding, self.dilation), x
 
-    def backward(self, params: Tensor, grad: Tensor, x: Tensor, out: Tensor, first: bool) -> Tensor | None:
-        (self._unfolded if grad.is_cuda else self._one_by_one)(grad, x, out)
+    def backward(self, params: Tensor, grad: Tensor, x: Tensor, out: Out, first: bool) -> Tensor | None:
+        if self._plain and self.shape[3] <= compiled.BROADEST and compiled.takes(grad, x):
+            compiled.weights(grad, x, self.shape, self.padding, self.has_bias, out, self.start)
+        else:
+            self.filled(out, partial(self._unfolded if grad.is_cuda else self._one_by_one, grad, x))
         return None if first else self._derive(grad, x, self.weight(params), (True, False, False))[0]
+
+    @property
+    def _plain(self) -> bool:
+        return self.stride == self.dilation == (1, 1)
 
     def _derive(self, grad: Tensor, x: Tensor, weight: Tensor, mask: tuple[bool, bool, bool]) -> Sequence[Any]:
         bias = [self.shape[0]] if self.has_bias else None
@@ -109,7 +135,7 @@ class Rectify:
         y = x.clamp(min=0)
         return y, y
 
-    def backward(self, params: Tensor, grad: Tensor, y: Tensor, out: Tensor, first: bool) -> Tensor | None:
+    def backward(self, params: Tensor, grad: Tensor, y: Tensor, out: Out, first: bool) -> Tensor | None:
         return torch.ops.aten.threshold_backward(grad, y, 0)
 
 
@@ -122,35 +148,23 @@ class Pool:
 
     def forward(self, params: Tensor, x: Tensor) -> tuple[Tensor, Any]:
         if self._halves(x):
-            rows = torch.maximum(x[..., 0::2], x[..., 1::2])
-            y = torch.maximum(rows[..., 0::2, :], rows[..., 1::2, :])
-            return y, (x, rows, y)
+            y = compiled.pool(x)
+            return y, (x, y, True)
         y, places = torch.ops.aten.max_pool2d_with_indices(
             x, self.size, self.stride, self.padding, self.dilation, False
         )
-        return y, (x, places)
+        return y, (x, places, False)
 
-    def backward(self, params: Tensor, grad: Tensor, saved: Any, out: Tensor, first: bool) -> Tensor | None:
-        if self._halves(saved[0]):
-            x, rows, y = saved
-            return _spread(_spread(grad, rows, y, -2), x, rows, -1)
-        x, places = saved
+    def backward(self, params: Tensor, grad: Tensor, saved: Any, out: Out, first: bool) -> Tensor | None:
+        x, kept, halved = saved
+        if halved:
+            return compiled.unpool(x, kept, grad.contiguous())
         geometry = (self.size, self.stride, self.padding, self.dilation, False)
-        return torch.ops.aten.max_pool2d_with_indices_backward(grad, x, *geometry, places)
+        return torch.ops.aten.max_pool2d_with_indices_backward(grad, x, *geometry, kept)
 
     def _halves(self, x: Tensor) -> bool:
-        """Whether pairs can be compared with plain maxima, which on a CPU is several times as fast."""
         plain = (self.size, self.stride, self.padding, self.dilation) == ((2, 2), (2, 2), (0, 0), (1, 1))
-        return plain and not x.is_cuda and x.shape[-1] % 2 == 0 and x.shape[-2] % 2 == 0
-
-
-def _spread(grad: Tensor, x: Tensor, largest: Tensor, dim: int) -> Tensor:
-    """The gradient of the larger of each pair along dim; of equals the first is taken, as PyTorch does."""
-    back = torch.empty_like(x)
-    first, second = back.unflatten(dim, (-1, 2)).unbind(dim)
-    torch.mul(grad, x.unflatten(dim, (-1, 2)).select(dim, 0) == largest, out=first)
-    torch.sub(grad, first, out=second)
-    return back
+        return plain and x.shape[-1] % 2 == 0 and x.shape[-2] % 2 == 0 and compiled.takes(x)
 
 
 @dataclass(frozen=True)
@@ -158,7 +172,7 @@ class Flat:
     def forward(self, params: Tensor, x: Tensor) -> tuple[Tensor, Any]:
         return x.flatten(1), x.shape
 
-    def backward(self, params: Tensor, grad: Tensor, shape: torch.Size, out: Tensor, first: bool) -> Tensor | None:
+    def backward(self, params: Tensor, grad: Tensor, shape: torch.Size, out: Out, first: bool) -> Tensor | None:
         return grad.view(shape)
 
 
@@ -218,7 +232,7 @@ class Chain:
             x, _ = layer.forward(params, x)
         return x
 
-    def gradients(self, params: Tensor, x: Tensor, labels: Tensor, weights: Tensor, loss: Loss, out: Tensor) -> Tensor:
+    def gradients(self, params: Tensor, x: Tensor, labels: Tensor, weights: Tensor, loss: Loss, out: Out) -> Tensor:
         """Write the gradient of each client's weighted loss into out [n, D]; return the losses [n].
 
         x [n * m, ...], labels [n * m] and weights [n * m] hold the clients' batches one after the other.

@@ -49,7 +49,7 @@ def forward(layer: Any, params: Tensor, x: Tensor) -> tuple[Tensor, Any]:
 
 
 @singledispatch
-def backward(layer: Any, params: Tensor, grad: Tensor, saved: Any, out: Tensor, first: bool) -> Tensor | None:
+def backward(layer: Any, params: Tensor, grad: Tensor, saved: Any, out: Tensor, first: bool) -> Any:
     return layer.backward(params, grad, saved, out, first)
 
 

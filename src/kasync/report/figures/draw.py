@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kasync.experiments import files
 from kasync.report.figures.curves import curves
 from kasync.report.figures.held import held
 from kasync.report.figures.ladder import ladder
@@ -36,7 +38,9 @@ def save(results: Results, folder: Path) -> list[tuple[str, Path]]:
     for experiment in results.experiments:
         for name, figure in figures_of(experiment):
             for kind in FORMATS:
-                figure.savefig(folder / f"{name}.{kind}", dpi=150, metadata=NO_DATES[kind])
+                content = io.BytesIO()
+                figure.savefig(content, format=kind, dpi=150, metadata=NO_DATES[kind])
+                files.write(folder / f"{name}.{kind}", content.getvalue())
             saved.append((experiment.name, folder / f"{name}.png"))
     return saved
 

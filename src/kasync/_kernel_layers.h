@@ -1,0 +1,190 @@
+/* The loops of _kernel_layers.c, which includes this once for each instruction set and defines
+ *   TARGET  the instruction set      NAME(x) x, with a suffix of its own
+ */
+
+typedef float NAME(eight) __attribute__((vector_size(32)));
+typedef float NAME(eight_loaded) __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int NAME(bits) __attribute__((vector_size(32)));
+#define EIGHT NAME(eight)
+#define LOAD(address) (*(const NAME(eight_loaded) *)(address))
+#define STORE(address) (*(NAME(eight_loaded) *)(address))
+
+/* A part of one row of `count` outputs: eight columns at each of `vectors` places.
+ * x [inputs, high, wide] from this row on, weights and y from these outputs on. */
+TARGET ALWAYS_INLINE static void NAME(row)(const float *x, const float *weights, const float *bias, Shape shape,
+                                           const long *places, int count, int vectors, float *y) {
+    const long size = shape.inputs * shape.tall * shape.broad, plane = shape.up * shape.across;
+    EIGHT sums[ABREAST][VECTORS];
+    UNROLL_ALL for (int o = 0; o < count; o++)
+        UNROLL_ALL for (int v = 0; v < vectors; v++) sums[o][v] = (EIGHT){0} + (bias ? bias[o] : 0.0f);
+    for (long c = 0; c < shape.inputs; c++)
+        for (long r = 0; r < shape.tall; r++)
+            for (long k = 0; k < shape.broad; k++, weights++) {
+                const float *from = x + (c * shape.high + r) * shape.wide + k;
+                EIGHT inputs[VECTORS];
+                UNROLL_ALL for (int v = 0; v < vectors; v++) inputs[v] = LOAD(from + places[v]);
+                UNROLL_ALL for (int o = 0; o < count; o++)
+                    UNROLL_ALL for (int v = 0; v < vectors; v++) sums[o][v] += weights[o * size] * inputs[v];
+            }
+    UNROLL_ALL for (int o = 0; o < count; o++)
+        UNROLL_ALL for (int v = 0; v < vectors; v++) STORE(y + o * plane + places[v]) = sums[o][v];
+}
+
+#define ROW(o, v)                                            \
+    case 10 * o + v:                                         \
+        NAME(row)(x, weights, bias, shape, places, o, v, y); \
+        break;
+#define ROWS(o) ROW(o, 1) ROW(o, 2) ROW(o, 3) ROW(o, 4)
+
+/* The same for numbers known only now. */
+TARGET static void NAME(convolve)(const float *x, const float *weights, const float *bias, Shape shape,
+                                  const long *places, int count, int vectors, float *y) {
+    switch (10 * count + vectors) { ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6) }
+}
+#undef ROW
+#undef ROWS
+
+/* out [count, broad], outputs `size` apart: the gradient of one row of the kernel, for one input channel.
+ * x from that row and channel on, grad [samples, outputs, up, padded] from the first of the outputs on. */
+TARGET ALWAYS_INLINE static void NAME(kernel_row)(const float *x, const float *grad, Shape shape, long padded,
+                                                  long samples, int count, int broad, float *out) {
+    const long picture = shape.inputs * shape.high * shape.wide, plane = shape.up * padded;
+    EIGHT sums[TOGETHER][WIDEST];
+    UNROLL_ALL for (int o = 0; o < count; o++)
+        UNROLL_ALL for (int k = 0; k < broad; k++) sums[o][k] = (EIGHT){0};
+    for (long sample = 0; sample < samples; sample++)
+        for (long row = 0; row < shape.up; row++) {
+            const float *inputs = x + sample * picture + row * shape.wide;
+            const float *mine = grad + sample * shape.outputs * plane + row * padded;
+            for (long column = 0; column < padded; column += 8) {
+                EIGHT g[TOGETHER];
+                UNROLL_ALL for (int o = 0; o < count; o++) g[o] = LOAD(mine + o * plane + column);
+                UNROLL_ALL for (int k = 0; k < broad; k++) {
+                    const EIGHT shifted = LOAD(inputs + column + k);
+                    UNROLL_ALL for (int o = 0; o < count; o++) sums[o][k] += g[o] * shifted;
+                }
+            }
+        }
+    const long size = shape.inputs * shape.tall * shape.broad;
+    UNROLL_ALL for (int o = 0; o < count; o++)
+        UNROLL_ALL for (int k = 0; k < broad; k++) out[o * size + k] = TOTAL(sums[o][k]);
+}
+
+#define COUNT(o, k)                                                       \
+    case 10 * o + k:                                                      \
+        NAME(kernel_row)(x, grad, shape, padded, samples, o, k, out);     \
+        break;
+#define COUNTS(k) COUNT(1, k) COUNT(2, k) COUNT(3, k)
+
+/* The same for numbers known only now. */
+TARGET static void NAME(some)(const float *x, const float *grad, Shape shape, long padded, long samples, int count,
+                              float *out) {
+    switch (10 * count + shape.broad) { COUNTS(1) COUNTS(2) COUNTS(3) COUNTS(4) COUNTS(5) COUNTS(6) COUNTS(7) }
+}
+#undef COUNT
+#undef COUNTS
+
+/* One client's gradient of weights [outputs, inputs, tall, broad] and, where it is not NULL, of bias [outputs]. */
+TARGET static void NAME(weights)(const float *x, const float *grad, Shape shape, long padded, long samples,
+                                 float *weights, float *bias) {
+    for (long c = 0; c < shape.inputs; c++)
+        for (long r = 0; r < shape.tall; r++)
+            for (long o = 0; o < shape.outputs; o += TOGETHER)
+                NAME(some)(x + (c * shape.high + r) * shape.wide, grad + o * shape.up * padded, shape, padded, samples,
+                           shape.outputs - o < TOGETHER ? shape.outputs - o : TOGETHER,
+                           weights + ((o * shape.inputs + c) * shape.tall + r) * shape.broad);
+    for (long o = 0; bias && o < shape.outputs; o++) {
+        EIGHT sum = {0};
+        for (long sample = 0; sample < samples; sample++)
+            for (long i = 0; i < shape.up * padded; i += 8)
+                sum += LOAD(grad + (sample * shape.outputs + o) * shape.up * padded + i);
+        bias[o] = TOTAL(sum);
+    }
+}
+
+/* One client's gradient of weights [outputs, inputs] and, where it is not NULL, of bias [outputs], of a dense layer,
+ * from x [samples, inputs] and grad [samples, outputs]. */
+TARGET ALWAYS_INLINE static void NAME(products)(const float *x, const float *grad, long inputs, long outputs,
+                                                long samples, int count, float *weights) {
+    long i = 0;
+    for (; i + 8 <= inputs; i += 8) {
+        EIGHT sums[BESIDE];
+        UNROLL_ALL for (int o = 0; o < count; o++) sums[o] = (EIGHT){0};
+        for (long sample = 0; sample < samples; sample++) {
+            const EIGHT shared = LOAD(x + sample * inputs + i);
+            UNROLL_ALL for (int o = 0; o < count; o++) sums[o] += grad[sample * outputs + o] * shared;
+        }
+        UNROLL_ALL for (int o = 0; o < count; o++) STORE(weights + o * inputs + i) = sums[o];
+    }
+    for (; i < inputs; i++)
+        for (int o = 0; o < count; o++) {
+            float sum = 0.0f;
+            for (long sample = 0; sample < samples; sample++)
+                sum += grad[sample * outputs + o] * x[sample * inputs + i];
+            weights[o * inputs + i] = sum;
+        }
+}
+
+TARGET static void NAME(dense)(const float *x, const float *grad, long inputs, long outputs, long samples,
+                               float *weights, float *bias) {
+    long o = 0;
+    for (; o + BESIDE <= outputs; o += BESIDE)
+        NAME(products)(x, grad + o, inputs, outputs, samples, BESIDE, weights + o * inputs);
+    for (; o < outputs; o++) NAME(products)(x, grad + o, inputs, outputs, samples, 1, weights + o * inputs);
+    for (o = 0; bias && o < outputs; o++) {
+        bias[o] = 0.0f;
+        for (long sample = 0; sample < samples; sample++) bias[o] += grad[sample * outputs + o];
+    }
+}
+
+/* What the macros POOL and UNPOOL of _kernel_layers.c are made of, for vectors of eight and of four. */
+typedef float NAME(four) __attribute__((vector_size(16)));
+typedef float NAME(four_loaded) __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int NAME(four_bits) __attribute__((vector_size(16)));
+#define REAL_8 NAME(eight)
+#define REAL_4 NAME(four)
+#define BITS_8 NAME(bits)
+#define BITS_4 NAME(four_bits)
+#define AT_8(address) (*(NAME(eight_loaded) *)(address))
+#define AT_4(address) (*(NAME(four_loaded) *)(address))
+
+TARGET static void NAME(pool)(const float *x, long lines, long wide, float *y) {
+    for (long line = 0; line < lines; line++, x += 2 * wide, y += wide / 2) {
+        if (wide >= 16)
+            POOL(8)
+        else if (wide >= 8)
+            POOL(4)
+        else
+            for (long i = 0; i < wide; i += 2) {
+                const float top = LARGER(x[i], x[i + 1]), bottom = LARGER(x[wide + i], x[wide + i + 1]);
+                y[i / 2] = LARGER(top, bottom);
+            }
+    }
+}
+
+TARGET static void NAME(unpool)(const float *x, const float *y, const float *grad, long lines, long wide, float *back) {
+    for (long line = 0; line < lines; line++, x += 2 * wide, back += 2 * wide, y += wide / 2, grad += wide / 2) {
+        if (wide >= 16)
+            UNPOOL(8)
+        else if (wide >= 8)
+            UNPOOL(4)
+        else
+            for (long i = 0; i < wide; i += 2) {
+                const float largest = y[i / 2], given = grad[i / 2];
+                const int a = x[i] == largest, b = !a & (x[i + 1] == largest), c = !a & !b & (x[wide + i] == largest);
+                back[i] = a ? given : 0.0f;
+                back[i + 1] = b ? given : 0.0f;
+                back[wide + i] = c ? given : 0.0f;
+                back[wide + i + 1] = a | b | c ? 0.0f : given;
+            }
+    }
+}
+#undef EIGHT
+#undef LOAD
+#undef STORE
+#undef REAL_8
+#undef REAL_4
+#undef BITS_8
+#undef BITS_4
+#undef AT_8
+#undef AT_4

@@ -1,0 +1,37 @@
+"""What goes wrong with clients, on purpose: who, how often, and what the server then receives?"""
+
+from kasync.faults.arrivals import struck
+from kasync.faults.kinds import (
+    KINDS,
+    AddNoise,
+    DeliverTwice,
+    Fault,
+    FlipLabels,
+    FlipSign,
+    Leave,
+    LeaveAndReturn,
+    SendHuge,
+    SendInfinity,
+    SendNaN,
+    SendZero,
+    Stall,
+    build,
+)
+
+__all__ = [
+    "KINDS",
+    "AddNoise",
+    "DeliverTwice",
+    "Fault",
+    "FlipLabels",
+    "FlipSign",
+    "Leave",
+    "LeaveAndReturn",
+    "SendHuge",
+    "SendInfinity",
+    "SendNaN",
+    "SendZero",
+    "Stall",
+    "build",
+    "struck",
+]

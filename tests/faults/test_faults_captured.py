@@ -1,0 +1,53 @@
+"""Does the body of a captured step, played by hand on a CPU, have the faults of a plain one?"""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import torch
+from small_worlds import CLIENTS, make_rule, mlp, vectors
+
+from kasync import faults, simulate, timelines
+from kasync.simulator import graph
+from kasync.simulator.ahead import Ahead
+from kasync.simulator.run import Run
+
+TIMELINE = timelines.uniform(CLIENTS, 3, 60, seed=4)
+WRONG = {kind: [faults.build(kind, share=0.3)] for kind in faults.KINDS if kind != "huge"}
+WRONG |= {"huge": [faults.SendHuge(0.3, factor=5.0)], "none": [], "all": [fault for [fault] in WRONG.values()]}
+
+
+class Played(graph.CapturedRun):
+    """A captured run whose graph is its body, called again."""
+
+    def _capture(self, told, work):
+        kept = {name: value.clone() for name, value in self.tensors().items()}
+        super()._capture(told, work)  # without a device nothing is recorded: the body runs once, and is undone here
+        for name, value in self.tensors().items():
+            value.copy_(kept[name])
+        self.buffers.number.zero_()
+        self.graph = SimpleNamespace(replay=lambda: self._body(self.buffers))
+
+
+@pytest.fixture
+def without_device(monkeypatch):
+    monkeypatch.setattr(graph, "_stream", lambda: SimpleNamespace(synchronize=lambda: None))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", SimpleNamespace)
+    monkeypatch.setattr(torch.cuda, "graph", lambda *given, **named: nullcontext())
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+
+
+@pytest.mark.parametrize("hold", ["gradients", "versions"])
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_captured_step_has_the_faults_of_a_plain_one(kind, hold, without_device):
+    rule = make_rule("ca2fl", mlp(), vectors())
+    plain = simulate(mlp(), vectors(), rule, TIMELINE, faults=WRONG[kind], hold=hold, seed=3)
+    told = list(plain)
+    again = simulate(mlp(), vectors(), rule, TIMELINE, faults=WRONG[kind], hold=hold, seed=3)
+    run = again.run
+    again.run = Run.begin.__func__(Played, run.plan, run.inputs, run.clients, rule, run.server.params)
+    again.run.ahead = Ahead(None)  # as where a device does the work
+    retold = list(again)
+    assert again.run.graph is not None
+    assert [record.dropped for record in retold] == [record.dropped for record in told]
+    torch.testing.assert_close(again.params, plain.params, atol=1e-6, rtol=0)
