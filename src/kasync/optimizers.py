@@ -23,7 +23,7 @@ def follow(
     The optimiser moves a vector of zeros with a learning rate of 1, so that its move is exact and the rule's own
     learning rate, which may depend on staleness, scales it. Decoupled weight decay is therefore not available.
     """
-    place = torch.zeros_like(params).requires_grad_()
+    place = torch.zeros_like(params)
     place.grad = direction
     made = optimizer([place], **_settings(optimizer, params))
     state = {name.removeprefix(PREFIX): value.clone() for name, value in memory.items() if name.startswith(PREFIX)}

@@ -17,11 +17,12 @@ from kasync.kernel import Block
 
 _is_one_of_many = torch._C._functorch.is_batchedtensor  # inside torch.vmap
 
+ROWS = 16  # a GPU's products work on so many rows at a time
 CHUNK = 2048  # columns summed in the rows' own precision before the float64 sum over chunks
 
 
 def blind(tensor: Tensor) -> bool:
-    """Whether its values cannot be asked for in between: on CUDA, and where one tensor stands for many runs' own."""
+    """Whether its values cannot be asked for in between: on CUDA, or where one tensor stands for many runs'."""
     return tensor.is_cuda or _is_one_of_many(tensor)
 
 
@@ -36,7 +37,7 @@ def gram(given: Sequence[Block]) -> Tensor:
         return kernel.gram(given)
     blocks: Sequence[Tensor] = [matrix(block) for block in given]
     if blind(blocks[0]):
-        blocks = [_stacked(blocks)]  # fewer launches are worth a copy
+        return _gram_at_once(blocks)
     inner = {(i, j): _inner(a, b) for j, b in enumerate(blocks) for i, a in enumerate(blocks[: j + 1])}
     every = range(len(blocks))
     return torch.cat([torch.cat([inner[i, j] if i <= j else inner[j, i].mT for j in every], dim=1) for i in every])
@@ -48,20 +49,27 @@ def combine(coefficients: Tensor, given: Sequence[Block]) -> Tensor:
         return kernel.combine(coefficients, given)
     blocks = [matrix(block) for block in given]
     table = coefficients.to(blocks[0].dtype)  # [n, B]
-    if blind(blocks[0]):
-        return table @ _stacked(blocks)
     parts = table.split([len(block) for block in blocks], dim=1)
-    return functools.reduce(torch.add, map(_product, parts, blocks))
+    if not blind(blocks[0]):
+        return functools.reduce(torch.add, map(_product, parts, blocks))
+    total = parts[0] @ blocks[0]  # no row is copied
+    for part, block in zip(parts[1:], blocks[1:], strict=True):
+        total = torch.addcmul(total, part, block) if len(block) == 1 else total + part @ block
+    return total
+
+
+def _gram_at_once(blocks: Sequence[Tensor]) -> Tensor:
+    """The same in few launches: all rows in one copy, chunk by chunk, up to a size that products are fast for."""
+    chunks, rests = zip(*(_cut(block) for block in blocks), strict=True)
+    rows = sum(len(rest) for rest in rests)
+    empty = chunks[0].new_zeros(len(chunks[0]), -rows % ROWS, CHUNK)
+    whole, rest = torch.cat([*chunks, empty], dim=1), torch.cat(rests)  # [chunks, rows + empty, CHUNK], [rows, left]
+    return torch.bmm(whole, whole.mT).sum(0, dtype=torch.float64)[:rows, :rows] + (rest @ rest.mT).double()
 
 
 def _compiled(blocks: Sequence[Block]) -> bool:
     first = blocks[0]
     return not (isinstance(first, Tensor) and blind(first)) and kernel.fits(blocks)
-
-
-def _stacked(blocks: Sequence[Tensor]) -> Tensor:
-    """[B, D] all rows in one matrix."""
-    return blocks[0] if len(blocks) == 1 else torch.cat(list(blocks))
 
 
 def _inner(a: Tensor, b: Tensor) -> Tensor:

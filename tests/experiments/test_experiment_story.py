@@ -1,47 +1,34 @@
-"""Do the rows of metrics.csv and the arrays of steps.npz say what happened? On records written by hand."""
+"""Do the rows of metrics.csv and the arrays of steps.npz say what happened? On columns written by hand."""
 
 import numpy as np
 import pytest
 
 from kasync.data.federated import from_arrays
-from kasync.experiments.story import COLUMNS, Story, csv_text
-from kasync.experiments.tally import blocks_of, table, tally
-from kasync.simulator import Record
-
-
-def record(step, loss=1.0, staleness=(0, 0), weights=(0.5, 0.5), clients=(0, 1), dropped=0, accuracy=None):
-    return Record(
-        step=step,
-        time=2.0 * step,
-        loss=loss,
-        lr=0.1,
-        stage=1 if step < 3 else 2,
-        dropped=dropped,
-        skipped=False,
-        clients=np.array(clients, np.int32),
-        staleness=np.array(staleness, np.int32),
-        weights=np.array(weights, np.float32),
-        similarities=None,
-        accuracy=accuracy,
-        test_loss=None if accuracy is None else 1 - accuracy,
-    )
+from kasync.experiments.story import COLUMNS, csv_text, rows_of
+from kasync.experiments.tally import blocks_of, tally
 
 
 @pytest.fixture
-def records():
-    return [
-        record(1, loss=3.0, staleness=(0, 2), weights=(1.0, 0.0)),
-        record(2, loss=1.0, staleness=(4, 2), accuracy=0.5, dropped=1),
-        record(3, loss=0.5, staleness=(1, 3), weights=(0.2, 0.6), clients=(1, 2)),
-        record(4, loss=0.5, staleness=(1, 3), weights=(0.0, 0.0), clients=(2, 0), accuracy=0.75),
-    ]
+def columns():
+    return {
+        "time": np.array([2.0, 4.0, 6.0, 8.0]),
+        "loss": np.array([3.0, 1.0, 0.5, 0.5]),
+        "lr": np.full(4, 0.1),
+        "stage": np.array([1.0, 1.0, 2.0, 2.0]),
+        "dropped": np.array([0.0, 1.0, 0.0, 0.0]),
+        "skipped": np.zeros(4),
+        "evaluated": np.array([np.nan, 1.0, np.nan, 1.0]),
+        "accuracy": np.array([np.nan, 0.5, np.nan, 0.75]),
+        "test_loss": np.array([np.nan, 0.5, np.nan, 0.25]),
+        "weights": np.array([[1.0, 0.0], [0.5, 0.5], [0.2, 0.6], [0.0, 0.0]], np.float32),
+        "similarities": np.full((4, 2), np.nan, np.float32),
+        "staleness": np.array([[0, 2], [4, 2], [1, 3], [1, 3]], np.int32),
+        "clients": np.array([[0, 1], [0, 1], [1, 2], [2, 0]], np.int32),
+    }
 
 
-def test_a_row_tells_of_the_steps_since_the_row_before(records):
-    story = Story()
-    for each in records:
-        story.add(each, is_evaluation=each.accuracy is not None)
-    first, second = story.rows
+def test_a_row_tells_of_the_steps_since_the_row_before(columns):
+    first, second = rows_of(columns)
     assert first == {
         "step": 2,
         "time": 4.0,
@@ -56,15 +43,31 @@ def test_a_row_tells_of_the_steps_since_the_row_before(records):
         "dropped": 1,
     }
     assert (second["updates"], second["train_loss"], second["staleness"], second["dropped"]) == (7, 0.5, 2.0, 0)
-    lines = csv_text(story.rows).splitlines()
+    lines = csv_text([first, second]).splitlines()
     assert lines[0] == ",".join(COLUMNS)
     assert lines[1] == "2,4.0,3,0.5,0.5,2.0,0.1,1,2.0,1.5,1"
 
 
-def test_the_arrays_count_deliveries_weights_and_people(records):
+def test_a_step_without_anything_usable_has_no_training_loss(columns):
+    columns["loss"][0] = np.nan
+    columns["skipped"][0] = 1.0
+    assert rows_of(columns)[0]["train_loss"] == 1.0
+    columns["skipped"][1] = 1.0
+    assert rows_of(columns)[0]["train_loss"] is None
+
+
+def test_what_comes_after_the_last_evaluation_is_not_told_yet(columns):
+    columns["evaluated"][3] = np.nan
+    (only,) = rows_of(columns)
+    assert (only["step"], only["staleness"]) == (2, 2.0)
+    columns["evaluated"][1] = np.nan
+    assert rows_of(columns) == []
+
+
+def test_the_arrays_count_deliveries_weights_and_people(columns):
     pixels = np.zeros((4, 2), np.float32)
     data = from_arrays(pixels, np.array([0, 0, 1, 1]), pixels, np.zeros(4, np.int64), [[0, 1], [2], [2, 3]])
-    arrays = tally(table(records), data)
+    arrays = tally(columns, data)
     assert arrays["step"].tolist() == [1, 2, 3, 4]
     assert arrays["staleness_count"].tolist() == [1, 2, 2, 2, 1]
     assert arrays["staleness_weight"].tolist() == pytest.approx([1.0, 0.25, 0.5, 0.75, 0.5])
@@ -81,7 +84,7 @@ def test_the_arrays_count_deliveries_weights_and_people(records):
 
 
 @pytest.mark.parametrize("steps", [1, 999, 1000, 1001, 10_000])
-def testblocks_of_cover_all_steps_and_are_equal_to_within_one(steps):
+def test_blocks_cover_all_steps_and_are_equal_to_within_one(steps):
     bounds = blocks_of(steps)
     sizes = np.diff(bounds)
     assert (bounds[0], bounds[-1]) == (0, steps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -38,6 +39,22 @@ class OwnSamples(Samples):
             raise UserError(f"{len(self.inputs)} inputs have labels of shape {self.labels.shape}: pass one label each.")
         if self.labels.dtype.kind != "f" and self.labels.min(initial=0) < 0:
             raise UserError(f"labels go down to {self.labels.min()}, but classes count from 0: renumber them.")
+
+
+_HELD: WeakKeyDictionary[Samples, dict[str, tuple[torch.Tensor, torch.Tensor]]] = WeakKeyDictionary()
+
+
+def _on(array: NDArray, device: torch.device | str) -> torch.Tensor:
+    writable = array if array.flags.writeable else array.copy()  # torch cannot share a read-only array
+    return torch.from_numpy(np.ascontiguousarray(writable)).to(device)
+
+
+def _samples_on(samples: Samples, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and labels on a device, for as long as the samples are held by somebody."""
+    held = _HELD.setdefault(samples, {})
+    if device not in held:
+        held[device] = (_on(samples.inputs, device), _on(_as_labels(samples.labels), device))
+    return held[device]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,19 +108,19 @@ class FederatedData:
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
     def tensors(self, device: torch.device | str = "cpu") -> FederatedTensors:
-        """The arrays as tensors on a device; on the CPU they share memory with the arrays where that is possible."""
+        """The arrays as tensors on a device; on the CPU they share memory with the arrays where that is possible.
 
-        def to_device(array: NDArray) -> torch.Tensor:
-            writable = array if array.flags.writeable else array.copy()  # torch cannot share a read-only array
-            return torch.from_numpy(np.ascontiguousarray(writable)).to(device)
-
+        On a GPU the samples are there once, however many runs read them.
+        """
+        inputs, labels = _samples_on(self.train, str(device))
+        test_inputs, test_labels = _samples_on(self.test, str(device))
         return FederatedTensors(
-            inputs=to_device(self.train.inputs),
-            labels=to_device(_as_labels(self.train.labels)),
-            indices=to_device(self.indices.astype(np.int64, copy=False)),
-            offsets=to_device(self.offsets.astype(np.int64, copy=False)),
-            test_inputs=to_device(self.test.inputs),
-            test_labels=to_device(_as_labels(self.test.labels)),
+            inputs=inputs,
+            labels=labels,
+            indices=_on(self.indices.astype(np.int64, copy=False), device),
+            offsets=_on(self.offsets.astype(np.int64, copy=False), device),
+            test_inputs=test_inputs,
+            test_labels=test_labels,
         )
 
     def validation(self, fraction: float = 0.1, seed: int = 0) -> FederatedData:

@@ -39,6 +39,7 @@ DISCOUNTS: dict[str, type] = {
     "hinge": discounts.Hinge,
     "inverse": discounts.Inverse,
 }
+DECIDE_DATA = ("dataset", "root", "data", "partition", "clients", "seed", "scale", "validation")
 _loading = threading.Lock()  # runs side by side must not decode the same files at once
 
 
@@ -68,9 +69,16 @@ def ready(settings: RunSettings) -> Ready:
 
 
 def data_of(settings: RunSettings) -> FederatedData:
-    """The data, shared out over the clients; the files are decoded once for all runs of a process."""
+    """The data, shared out over the clients; runs that read the same share it."""
+    decisive = {name: settings.table().get(name) for name in DECIDE_DATA}
     with _loading:
-        dataset = _dataset(settings.dataset, settings.root, json.dumps(dict(settings.data), sort_keys=True))
+        return _federated(json.dumps(decisive, sort_keys=True))
+
+
+@functools.lru_cache(maxsize=8)
+def _federated(decisive: str) -> FederatedData:
+    settings = RunSettings.of({name: value for name, value in json.loads(decisive).items() if value is not None})
+    dataset = _dataset(settings.dataset, settings.root, json.dumps(dict(settings.data), sort_keys=True))
     way = data.partition.build(settings.partition.kind, **settings.partition.settings)
     held = data.federate(dataset, way(dataset, settings.clients, settings.seed), settings.scale)
     return held.validation(settings.validation, settings.seed) if settings.validation else held

@@ -11,13 +11,14 @@ from typing import Any
 
 from kasync import lock
 from kasync.errors import UserError, unknown
-from kasync.experiments import files
+from kasync.experiments import files, stacking
 from kasync.experiments.display import Display, Silent
 from kasync.experiments.experiment import Cell
-from kasync.experiments.runner import Stopped, Watch, finished, run, tidy
+from kasync.experiments.runner import Stopped, Watch, finished, run, run_together, tidy
 from kasync.experiments.settings import RunSettings
 
 ENGINES = ("local", "ray")
+STACKED = 0.85  # share of a device's memory for what runs hold
 
 
 @dataclass(frozen=True)
@@ -77,49 +78,63 @@ def make(
 
 
 def _make_local(runs: dict[str, RunSettings], out: Path, display: Display, jobs: int) -> list[tuple[str, str]]:
-    """On the CPU one after the other, since a run uses all cores; on a GPU `jobs` at once, each in its own stream."""
+    """On the CPU one after the other, since a run uses all cores; on a GPU `jobs` at once, stacked where alike."""
     on_gpu = any(settings.device.startswith("cuda") for settings in runs.values())
-    queue, guard, stop = iter(runs.items()), threading.Lock(), threading.Event()
+    lanes = min(stacking.LANES, jobs) if on_gpu else 1
+    most = jobs // lanes if on_gpu else 1
+    queue, guard, stop = stacking.stacks(runs, most), threading.Lock(), threading.Event()
     failed: list[tuple[str, str]] = []
     broken: list[BaseException] = []
 
     def work() -> None:
         while not stop.is_set():
             with guard:
-                name, settings = next(queue, (None, None))
-            if name is None or settings is None:
+                stack = next(queue, None)
+            if stack is None:
                 return
             try:
-                _make_one(name, settings, out, display, stop)
+                _make_stack(stack, out, display, stop)
             except Stopped:
                 return
             except Exception as problem:
-                failed.append((name, _why(problem, out / "runs" / name)))
-                display.failed(*failed[-1])
+                for name in stack:
+                    if not finished(out / "runs" / name):
+                        failed.append((name, _why(problem, out / "runs" / name)))
+                        display.failed(*failed[-1])
             except BaseException as problem:
                 broken.append(problem)
                 stop.set()
                 return
 
-    if not on_gpu or jobs == 1:
+    if lanes == 1:
         work()
     else:
-        _side_by_side(work, min(jobs, max(1, len(runs))), stop)
+        _side_by_side(work, lanes, stop)
     if broken:
         raise broken[0]
     return failed
 
 
-def _make_one(name: str, settings: RunSettings, out: Path, display: Display, stop: threading.Event) -> None:
-    display.start(name, settings.steps)
-    watch = Watch(tell=lambda record: display.step(name, record), stop=stop.is_set)
+def _make_stack(stack: dict[str, RunSettings], out: Path, display: Display, stop: threading.Event) -> None:
+    """Several runs as one, or one by itself."""
+    for name, settings in stack.items():
+        display.start(name, settings.steps)
+    first = next(iter(stack))
     try:
-        summary = run(settings, out / "runs" / name, watch)
-        (out / "runs" / name / "error.txt").unlink(missing_ok=True)
+        if len(stack) == 1:
+            tell = Watch(tell=lambda record: display.step(first, record), stop=stop.is_set)
+            summaries = [run(stack[first], out / "runs" / first, tell)]
+        else:
+            folders = [(settings, out / "runs" / name) for name, settings in stack.items()]
+            share = STACKED / stacking.LANES
+            summaries = run_together(folders, lambda f, record: display.step(f.name, record), stop.is_set, share)
+        for name in stack:
+            (out / "runs" / name / "error.txt").unlink(missing_ok=True)
     finally:
-        if settings.device.startswith("cuda"):
-            _tidy(settings.device)
-    display.done(name, summary)
+        if stack[first].device.startswith("cuda"):
+            _tidy(stack[first].device)
+    for name, summary in zip(stack, summaries, strict=True):
+        display.done(name, summary)
 
 
 def _why(problem: Exception, folder: Path) -> str:

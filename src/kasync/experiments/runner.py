@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 import re
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from kasync.experiments.arrivals import timeline_of
 from kasync.experiments.build import Ready, ready
 from kasync.experiments.resolve import NO_RULE
 from kasync.experiments.settings import ELSEWHERE, RunSettings
-from kasync.experiments.story import Story, csv_text
-from kasync.simulator import Record, Simulation, simulate
+from kasync.experiments.story import csv_text, rows_of, told
+from kasync.simulator import Record, Simulation, simulate, together
 from kasync.timelines import Timeline
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -61,16 +61,49 @@ def run(
         if settings.rule.kind == NO_RULE:
             return _only_timeline(settings, folder)
         began = time.monotonic()
-        parts = ready(settings)
-        simulation = _simulation(settings, parts, folder, stored, checkpoint_every)
-        _describe(settings, folder, parts.data.source, simulation.memory.hold)
-        story = _follow(settings, simulation, folder, watch or Watch())
-        summary = _finish(folder, parts, story, time.monotonic() - began, simulation)
-        if keep_model:
-            files.write_arrays(folder / "final.npz", {"params": simulation.params.cpu().numpy()})
-        files.write_json(folder / "summary.json", summary)
-        _forget_checkpoint(folder)
-        return summary
+        opened = _opened(settings, folder, stored, checkpoint_every)
+        _follow(opened, watch or Watch())
+        return _closed(opened, time.monotonic() - began, keep_model)
+
+
+def run_together(
+    wanted: Sequence[tuple[RunSettings, Path]],
+    tell: Callable[[Path, Record], None] = lambda folder, record: None,
+    stop: Callable[[], bool] = lambda: False,
+    share: float = 1.0,
+) -> list[dict[str, Any]]:
+    """Make runs that can be stacked as one, or as few as fit into this share of the device's memory."""
+    summaries: list[dict[str, Any]] = []
+    while len(summaries) < len(wanted):
+        summaries += _one_stack(wanted[len(summaries) :], tell, stop, share)
+    return summaries
+
+
+def _one_stack(
+    wanted: Sequence[tuple[RunSettings, Path]],
+    tell: Callable[[Path, Record], None],
+    stop: Callable[[], bool],
+    share: float,
+) -> list[dict[str, Any]]:
+    """As many of the runs as fit, at least one."""
+    began, opened, room = time.monotonic(), [], None
+    with ExitStack() as locks:
+        for settings, folder in wanted:
+            files.make_folder(folder)
+            locks.enter_context(lock.held(folder))
+            _stored(settings, folder)
+            opened.append(_opened(settings, folder, {}, None))
+            memory = opened[-1].simulation.memory
+            room = (share * memory.capacity if room is None else room) - memory.own
+            if room < memory.own:
+                break
+        for _ in together([one.simulation for one in opened]):
+            for one in opened:
+                tell(one.folder, one.simulation.latest)
+            if stop():
+                raise Stopped
+        each = (time.monotonic() - began) / len(opened)
+        return [_closed(one, each, False, len(opened)) for one in opened]
 
 
 def finished(folder: Path) -> bool:
@@ -107,12 +140,22 @@ def _stored(settings: RunSettings, folder: Path) -> dict[str, Any]:
     return table.get("made", {})
 
 
-def _simulation(
-    settings: RunSettings, parts: Ready, folder: Path, stored: dict[str, Any], checkpoint_every: float
-) -> Simulation:
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A run that is ready to go on in its folder."""
+
+    settings: RunSettings
+    folder: Path
+    parts: Ready
+    simulation: Simulation
+
+
+def _opened(settings: RunSettings, folder: Path, stored: dict[str, Any], checkpoint_every: float | None) -> Opened:
     """Ready to go on; the way of holding staleness stays what it was, since a checkpoint holds the one or the other."""
-    hold = stored.get("hold", settings.hold) if (folder / CHECKPOINT).exists() else settings.hold
-    return simulate(
+    parts = ready(settings)
+    keeps = checkpoint_every is not None and _can_checkpoint()
+    hold = stored.get("hold", settings.hold) if keeps and (folder / CHECKPOINT).exists() else settings.hold
+    simulation = simulate(
         parts.model,
         parts.data,
         parts.rule,
@@ -124,9 +167,11 @@ def _simulation(
         staleness=settings.staleness,
         evaluate_every=settings.evaluate_every,
         faults=parts.faults,
-        checkpoint=folder / CHECKPOINT if _can_checkpoint() else None,
-        checkpoint_every=checkpoint_every,
+        checkpoint=folder / CHECKPOINT if keeps else None,
+        checkpoint_every=checkpoint_every or 0.0,
     )
+    _describe(settings, folder, parts.data.source, simulation.memory.hold)
+    return Opened(settings, folder, parts, simulation)
 
 
 def _can_checkpoint() -> bool:
@@ -135,34 +180,33 @@ def _can_checkpoint() -> bool:
     return find_spec("safetensors") is not None
 
 
-def _follow(settings: RunSettings, simulation: Simulation, folder: Path, watch: Watch) -> Story:
+def _follow(opened: Opened, watch: Watch) -> None:
     """Loop over the run; metrics.csv grows meanwhile."""
-    story, written = Story(), 0.0
-    for record in simulation:
-        is_evaluation = record.step % settings.evaluate_every == 0 or record.step == settings.steps
-        story.add(record, is_evaluation)
-        if is_evaluation and time.monotonic() - written > LIVE_SECONDS:
-            files.write(folder / "metrics.csv", csv_text(story.rows))
+    written = 0.0
+    for record in opened.simulation:
+        if record.test_loss is not None and time.monotonic() - written > LIVE_SECONDS:
+            files.write(opened.folder / "metrics.csv", csv_text(rows_of(told(opened.simulation))))
             written = time.monotonic()
         watch.tell(record)
         if watch.stop():
             raise Stopped
-    files.write(folder / "metrics.csv", csv_text(story.rows))
-    return story
 
 
-def _finish(folder: Path, parts: Ready, story: Story, seconds: float, simulation: Simulation) -> dict[str, Any]:
-    columns = tally.table(story.records)
-    files.write_arrays(folder / "steps.npz", tally.tally(columns, parts.data))
-    last, data = story.rows[-1], parts.data
-    return {
+def _closed(opened: Opened, seconds: float, keep_model: bool, stacked: int = 1) -> dict[str, Any]:
+    """Write what a finished run leaves behind; the summary last, since it says that the run is finished."""
+    folder, simulation, data = opened.folder, opened.simulation, opened.parts.data
+    columns = told(simulation)
+    rows = rows_of(columns)
+    files.write(folder / "metrics.csv", csv_text(rows))
+    files.write_arrays(folder / "steps.npz", tally.tally(columns, data))
+    summary = {
         "format": "kasync summary",
         "version": 1,
-        **metrics.summary(story.rows, columns["weights"], columns["staleness"], columns["stage"]),
+        **metrics.summary(rows, columns["weights"], columns["staleness"], columns["stage"]),
         "dropped": int(columns["dropped"].sum()),
         "skipped": int(columns["skipped"].sum()),
-        "diverged": last["test_loss"] is None or not np.isfinite(last["test_loss"]),
-        "timeline": asdict(parts.timeline.summary()),
+        "diverged": not np.isfinite(rows[-1]["test_loss"]),
+        "timeline": asdict(opened.parts.timeline.summary()),
         "data": {
             "name": data.name,
             "source": data.source,
@@ -172,9 +216,15 @@ def _finish(folder: Path, parts: Ready, story: Story, seconds: float, simulation
             "test_samples": len(data.test.labels),
         },
         "seconds": round(seconds, 3),
-        "steps_per_second": round(len(story.records) / max(seconds, 1e-9), 3),
+        "steps_per_second": round(simulation.done / max(seconds, 1e-9), 3),
+        "stacked": stacked,
         "memory": str(simulation.memory),
     }
+    if keep_model:
+        files.write_arrays(folder / "final.npz", {"params": simulation.params.cpu().numpy()})
+    files.write_json(folder / "summary.json", summary)
+    _forget_checkpoint(folder)
+    return summary
 
 
 def _only_timeline(settings: RunSettings, folder: Path) -> dict[str, Any]:

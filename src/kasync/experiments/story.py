@@ -1,16 +1,16 @@
-"""What has a run told so far? Its records, and a row of metrics.csv for each evaluation."""
+"""What has a run told so far? A column for everything recorded, and a row of metrics.csv for each evaluation."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kasync.simulator import Record
+from kasync.simulator import Simulation
 
 COLUMNS = (
     "step",
@@ -27,38 +27,55 @@ COLUMNS = (
 )
 
 
-@dataclass
-class Story:
-    """Grows record by record."""
+def told(simulation: Simulation) -> dict[str, NDArray]:
+    """All steps so far as columns: [J] each, or [J, K] for weights, staleness, similarities and clients."""
+    done, timeline = simulation.done, simulation.timeline
+    rest: dict[str, NDArray] = {
+        "clients": timeline.clients,
+        "staleness": simulation.run.plan.reported,
+        "time": timeline.times,
+    }
+    return {name: values[:done] for name, values in (simulation.history.columns | rest).items()}
 
-    records: list[Record] = field(default_factory=list)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    since: int = 0  # records that are in a row already
-    updates: int = 0
 
-    def add(self, record: Record, is_evaluation: bool) -> None:
-        self.records.append(record)
-        if is_evaluation:
-            self.rows.append(self._row(record))
-            self.since = len(self.records)
+def rows_of(columns: Mapping[str, NDArray]) -> list[dict[str, Any]]:
+    """A row for each evaluation, about the steps since the one before; what comes after the last is not told yet."""
+    ends = np.flatnonzero(columns["evaluated"] == 1)  # [rows]
+    if not len(ends):
+        return []
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    stop = ends[-1] + 1
 
-    def _row(self, last: Record) -> dict[str, Any]:
-        new = self.records[self.since :]
-        self.updates += sum(len(record.clients) - record.dropped for record in new)
-        losses = [record.loss for record in new if not record.skipped]
-        return {
-            "step": last.step,
-            "time": last.time,
-            "updates": self.updates,
-            "accuracy": last.accuracy,
-            "test_loss": last.test_loss,
-            "train_loss": float(np.mean(losses)) if losses else None,
-            "lr": last.lr,
-            "stage": last.stage,
-            "staleness": float(np.mean([record.staleness.mean() for record in new])),
-            "selected": float(np.mean([(record.weights > 0).sum() for record in new])),
-            "dropped": sum(record.dropped for record in new),
+    def sums(values: NDArray) -> NDArray:
+        return np.add.reduceat(np.asarray(values[:stop], np.float64), starts)
+
+    counts = ends - starts + 1
+    used = columns["skipped"] == 0
+    losses, trained = sums(np.where(used, columns["loss"], 0.0)), sums(used)
+    stale = sums(columns["staleness"].mean(1)) / counts
+    selected = sums((columns["weights"] > 0).sum(1)) / counts
+    dropped = sums(columns["dropped"])
+    updates = np.cumsum(counts * columns["clients"].shape[1] - dropped)
+    return [
+        {
+            "step": int(end) + 1,
+            "time": float(columns["time"][end]),
+            "updates": int(updates[i]),
+            "accuracy": _number(columns["accuracy"][end]),
+            "test_loss": float(columns["test_loss"][end]),
+            "train_loss": float(losses[i] / trained[i]) if trained[i] else None,
+            "lr": float(columns["lr"][end]),
+            "stage": int(columns["stage"][end]),
+            "staleness": float(stale[i]),
+            "selected": float(selected[i]),
+            "dropped": int(dropped[i]),
         }
+        for i, end in enumerate(ends)
+    ]
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
 
 
 def csv_text(rows: Sequence[dict[str, Any]]) -> str:

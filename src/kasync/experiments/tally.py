@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
 from kasync.data import FederatedData
 from kasync.experiments.metrics import normalised, predominant
-from kasync.simulator import Record
 from kasync.timelines import Timeline
 
 BLOCKS = 1000  # points in a series, at most
 WEIGHT_BINS = 50  # of [0, 1]
 SIMILARITY_BINS = 40  # of [-1, 1]
-
-
-def table(records: Sequence[Record]) -> dict[str, NDArray]:
-    """All records as columns: [J] each, or [J, K] for weights, staleness, similarities and clients."""
-    k = len(records[0].clients)
-    none = np.full(k, np.nan, np.float32)
-    return {
-        "loss": np.array([record.loss for record in records]),
-        "lr": np.array([record.lr for record in records]),
-        "stage": np.array([record.stage for record in records]),
-        "dropped": np.array([record.dropped for record in records]),
-        "skipped": np.array([record.skipped for record in records]),
-        "clients": np.stack([record.clients for record in records]),
-        "staleness": np.stack([record.staleness for record in records]),
-        "weights": np.stack([record.weights for record in records]),
-        "similarities": np.stack([none if r.similarities is None else r.similarities for r in records]),
-    }
 
 
 def tally(columns: dict[str, NDArray], data: FederatedData) -> dict[str, NDArray]:

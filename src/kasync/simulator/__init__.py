@@ -3,5 +3,6 @@
 from kasync.simulator.records import Record
 from kasync.simulator.server import server_gradient
 from kasync.simulator.simulation import Simulation, simulate
+from kasync.simulator.stack import alike, together
 
-__all__ = ["Record", "Simulation", "server_gradient", "simulate"]
+__all__ = ["Record", "Simulation", "alike", "server_gradient", "simulate", "together"]

@@ -7,6 +7,7 @@ small kernels. The graph reads the inputs of a chunk of steps from fixed buffers
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -51,7 +52,7 @@ class CapturedRun(Run):
     warm: int = 0
     buffers: Buffers | None = None
     graph: Any = None
-    stream: Any = field(default_factory=lambda: _stream())
+    stream: Any = field(default_factory=lambda: own_stream())
 
     @classmethod
     def begin(cls, plan: Plan, inputs: Inputs, clients: Clients, rule: Rule, params: Tensor) -> Run:
@@ -86,7 +87,7 @@ class CapturedRun(Run):
         idle = len(self.store) - 1
         fitted = [work[extra:].padded(width, idle) for work, extra in zip(works, late, strict=True)]
         versions = self.plan.version_slots[start:stop, None]
-        self.buffers.load(_arrays(told, fitted) | {"version_slots": np.where(versions >= 0, versions, idle)})
+        self.buffers.load(arrays_of(told, fitted) | {"version_slots": np.where(versions >= 0, versions, idle)})
         self.buffers.number.zero_()
         for work, extra in zip(works, late, strict=True):
             if extra:
@@ -109,7 +110,7 @@ class CapturedRun(Run):
     def _capture(self, told: Deliveries, work: Workload) -> None:
         """Record one step on fixed buffers; nothing is executed."""
         k = told.clients.shape[1]
-        examples = _arrays(told, [work[:k].padded(k, 0)]) | {"version_slots": np.zeros((1, 1), dtype=np.int64)}
+        examples = arrays_of(told, [work[:k].padded(k, 0)]) | {"version_slots": np.zeros((1, 1), dtype=np.int64)}
         inputs = {
             name: torch.from_numpy(example[:1]).to(self.device).repeat(CHUNK, *[1] * (example.ndim - 1))
             for name, example in examples.items()
@@ -120,10 +121,8 @@ class CapturedRun(Run):
         self.server = replace(
             self.server, params=self.server.params.clone(), step=self.server.step.clone(), memory=memory
         )
-        self.stream.synchronize()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, stream=self.stream, capture_error_mode="thread_local"):
-            self._body(self.buffers)
+        buffers = self.buffers
+        self.graph = recorded(self.stream, lambda: self._body(buffers))
 
     def _body(self, buffers: Buffers) -> None:
         before = self.server
@@ -163,13 +162,22 @@ class CapturedRun(Run):
         self.graph, self.buffers = None, None
 
 
-def _stream() -> Any:
+def recorded(stream: Any, body: Callable[[], None]) -> Any:
+    """The graph of what the body does; nothing is executed."""
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        body()
+    return graph
+
+
+def own_stream() -> Any:
     """The stream of this thread. PyTorch hands out 32 in turn, so that one for each run would soon be shared."""
     current = torch.cuda.current_stream()
     return torch.cuda.Stream() if current == torch.cuda.default_stream() else current
 
 
-def _arrays(told: Deliveries, works: list[Workload]) -> dict[str, NDArray]:
+def arrays_of(told: Deliveries, works: list[Workload]) -> dict[str, NDArray]:
     """The inputs of a chunk of steps, by the names of the buffers."""
     damage = {} if told.damage is None else told.damage.arrays()
     return damage | {

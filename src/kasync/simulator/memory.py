@@ -26,10 +26,16 @@ class Memory:
     data: int
     working: int  # one step's rows
     available: int
+    capacity: int  # of the device, whoever uses it
+
+    @property
+    def own(self) -> int:
+        """What each of several runs on the same data needs."""
+        return self.held + self.tables + self.working
 
     @property
     def total(self) -> int:
-        return self.held + self.tables + self.data + self.working
+        return self.own + self.data
 
     def __str__(self) -> str:
         what = "waiting gradients" if self.hold == "gradients" else "model versions"
@@ -53,7 +59,14 @@ def available(device: str) -> int:
         with open("/proc/meminfo") as lines:
             return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return capacity(device)
+
+
+def capacity(device: str) -> int:
+    """Bytes the device has."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.mem_get_info(device)[1]
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def choose(plan: Plan, rule: Rule, data: FederatedData, length: int, hold: str, device: str) -> Memory:
@@ -66,11 +79,13 @@ def choose(plan: Plan, rule: Rule, data: FederatedData, length: int, hold: str, 
     row = 4 * length
     counts = {"gradients": plan.rows + 1, "versions": plan.versions + 1}
 
+    room = (available(device), capacity(device))
+
     def need(kind: str) -> Memory:
         inputs = data.train.inputs.nbytes + data.test.inputs.nbytes + 8 * len(data.indices)
         first = min(BLOCK, int(plan.bounds[1])) if kind == "gradients" else 0  # all begin on version 0
         working = (6 * k + 16 + first) * row
-        return Memory(kind, counts[kind] * row, rule.table_rows * row, inputs, working, available(device))
+        return Memory(kind, counts[kind] * row, rule.table_rows * row, inputs, working, *room)
 
     kinds = ["versions"] if rule.needs_starts else ["gradients", "versions"] if hold == "auto" else [hold]
     options = [need(kind) for kind in kinds]

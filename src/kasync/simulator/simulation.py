@@ -115,6 +115,11 @@ class Simulation:
         """[D] the server's parameters now."""
         return self.run.server.params
 
+    @property
+    def latest(self) -> Record:
+        """What was recorded of the last step made."""
+        return next(self.history.records(self.done - 1, self.done, self.timeline, self.run.plan.reported))
+
     def load_into(self, model: nn.Module) -> nn.Module:
         """Put the parameters into a model."""
         torch.nn.utils.vector_to_parameters(self.params.to(next(model.parameters())), model.parameters())

@@ -18,6 +18,7 @@ from kasync.kernel import Rows
 from kasync.work.general import General
 from kasync.work.layers import Chain, Loss
 from kasync.work.pieces import Gradient, LocalSGD, Work
+from kasync.work.stacks import StackedChain
 
 PAIR = 10  # clients shared by two cores; fixed, so that results do not depend on the number of cores
 
@@ -50,7 +51,7 @@ class Clients:
     """Computes what clients bring, for given parameters and batches."""
 
     model: Chain | General
-    separate: Chain | General  # for clients with parameters of their own
+    separate: Chain | General | StackedChain  # for clients with parameters of their own
     data: FederatedTensors
     scale: str
     loss: Loss
@@ -66,7 +67,7 @@ class Clients:
         on_cuda = torch.device(device).type == "cuda"
         threads = 1 if on_cuda else torch.get_num_threads()
         pool = None if on_cuda else ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
-        separate = general if chain is None or on_cuda else chain
+        separate = general if chain is None else StackedChain(chain) if on_cuda else chain
         formula = loss or default_loss(data)
         return cls(chain or general, separate, data.tensors(device), data.scale, formula, work, threads, pool)
 

@@ -1,0 +1,90 @@
+"""Which runs of a grid are stacked, and does a stack leave the same folders behind as single runs?"""
+
+import pytest
+
+from kasync.experiments import reproduce
+from kasync.experiments.files import read_json
+from kasync.experiments.runner import Stopped, run, run_together
+from kasync.experiments.settings import RunSettings
+from kasync.experiments.stacking import stacks
+
+SMALL = {"dataset": "digits", "model": "mlp", "clients": 20, "k": 4, "steps": 30, "evaluate_every": 10}
+
+
+def settings(**changes):
+    table = {**SMALL, "rule": {"kind": "wkafl", "lr": 0.05}, "work": {"kind": "gradient", "batch_size": 4}, **changes}
+    return RunSettings.of(table).resolved()
+
+
+def sizes(runs, most=100):
+    return [len(stack) for stack in stacks({run.name: run for run in runs}, most)]
+
+
+def test_runs_that_differ_in_seed_rate_partition_arrivals_or_semantics_are_stacked():
+    ways = [
+        {},
+        {"seed": 1},
+        {"rule": {"kind": "wkafl", "lr": 0.1}},
+        {"staleness": "published-code"},
+        {"partition": {"kind": "labels", "per_client": 2}},
+        {"arrivals": {"kind": "clock", "durations": {"kind": "exponential", "mean": 1.0}}},
+    ]
+    assert sizes(settings(**way) for way in ways) == [6]
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"k": 5},
+        {"steps": 20},
+        {"rule": {"kind": "wkafl", "lr": 0.05, "momentum": 0.5}},
+        {"rule": {"kind": "sasgd", "lr": 0.05}},
+        {"schedule": "linear"},
+        {"model": "logistic"},
+    ],
+)
+def test_runs_that_differ_in_anything_else_are_not(way):
+    assert sizes([settings(), settings(seed=1), settings(**way)]) == [2, 1]
+
+
+@pytest.mark.parametrize(
+    "way", [{"optimizer": "adam"}, {"work": {"kind": "local_sgd", "steps": 2, "lr": 0.1, "batch_size": 4}}]
+)
+def test_what_a_stack_cannot_do_is_made_run_by_run(way):
+    assert sizes([settings(**way), settings(seed=1, **way)]) == [1, 1]
+
+
+def test_no_stack_is_larger_than_asked_and_no_run_is_lost():
+    plan = reproduce.plan(["staleness"], scale="quick", staleness="both")
+    wanted = {cell.settings.name: cell.settings for cell in plan.cells}
+    made = list(stacks(wanted, 3))
+    assert max(map(len, made)) == 3
+    assert sorted(name for stack in made for name in stack) == sorted(wanted)
+
+
+def test_a_stack_leaves_the_folders_that_single_runs_leave(tmp_path):
+    runs = [settings(seed=seed) for seed in (0, 1, 2)]
+    alone = [run(each, tmp_path / "alone" / each.name) for each in runs]
+    for share in (1.0, 1e-9):  # all at once, or one by one where there is no room for two
+        out = tmp_path / str(share)
+        heard = set()
+        found = run_together(
+            [(each, out / each.name) for each in runs], lambda f, _, add=heard.add: add(f.name), share=share
+        )
+        assert {each.name for each in runs} == heard
+        assert [each["stacked"] for each in found] == ([3, 3, 3] if share == 1.0 else [1, 1, 1])
+        for each, single, stacked in zip(runs, alone, found, strict=True):
+            folder = out / each.name
+            assert stacked == read_json(folder / "summary.json")
+            assert stacked["final_accuracy"] == pytest.approx(single["final_accuracy"], abs=0.005)
+            assert {path.name for path in folder.iterdir()} == {
+                path.name for path in (tmp_path / "alone" / each.name).iterdir()
+            }
+
+
+def test_a_stack_that_is_stopped_can_be_made_again(tmp_path):
+    runs = [(each, tmp_path / each.name) for each in (settings(), settings(seed=1))]
+    with pytest.raises(Stopped):
+        run_together(runs, stop=lambda: True)
+    assert not any((folder / "summary.json").exists() for _, folder in runs)
+    assert len(run_together(runs)) == 2
