@@ -21,6 +21,7 @@ WRONG = {
     "nobody": (lambda: faults.SendZero(clients=()), "clients of zero is"),
     "clients that are a word": (lambda: faults.SendZero(clients="all"), "clients of zero is 'all'"),
     "no delay": (lambda: faults.Stall(0.1, delay=0), "delay of stall is 0"),
+    "for ever": (lambda: faults.Stall(0.1, delay=10**30), "delay of stall is 1000000000000000000000000000000"),
     "half a step": (lambda: faults.DeliverTwice(0.1, delay=0.5), "delay of twice is 0.5"),
     "away for no time": (lambda: faults.LeaveAndReturn(0.1, away=0), "away of return is 0"),
     "negative factor": (lambda: faults.FlipSign(0.1, factor=-1.0), "factor of flip_sign is -1.0"),

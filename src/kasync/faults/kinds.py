@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 
 from kasync.errors import UserError, unknown
 
+LONGEST = 10**9  # steps: longer than any run, and short enough to be added up
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -58,8 +60,8 @@ class Fault:
             raise UserError(f"{name} of {self.kind} is {value!r}: give a number from 0 to 1.")
 
     def _whole(self, name: str, value: object) -> None:
-        if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < 1:
-            raise UserError(f"{name} of {self.kind} is {value!r}: give a whole number of steps, at least 1.")
+        if not isinstance(value, Integral) or isinstance(value, bool) or not 1 <= int(value) <= LONGEST:
+            raise UserError(f"{name} of {self.kind} is {value!r}: give a whole number of steps, 1 to {LONGEST:,}.")
 
 
 @dataclass(frozen=True)
