@@ -76,6 +76,10 @@ class Plan:
         chosen = self.order[self.bounds[version] : self.bounds[version + 1]]
         return self.timeline.clients.ravel()[chosen], self.timeline.visits.ravel()[chosen]
 
+    def soonest(self, version: int) -> int:
+        """The first step that delivers something computed on this version, where there is work on it."""
+        return int(self.order[self.bounds[version]]) // self.timeline.k
+
     @cached_property
     def client_slots(self) -> NDArray[np.int64]:
         """[population] the row a client's gradient waits in; -1 for clients that never deliver."""

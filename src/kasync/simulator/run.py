@@ -21,6 +21,7 @@ from kasync.span import matrix
 from kasync.work.clients import Clients, one_thread_each
 
 CHUNK = 100  # steps prepared at once
+SOON = 2  # steps within which work that is given out now is needed now
 BLOCK = 100  # clients whose gradients are computed at once
 NARROW = ("loss", "lr", "stage", "dropped", "skipped")  # one number a step
 WIDE = ("weights", "similarities")  # k numbers a step
@@ -71,7 +72,7 @@ class Run:
     def _step(self, number: int, offset: int, work: Workload, told: Deliveries) -> Step:
         rows: Block  # [K, D]
         if self.inputs.early:
-            self.work(work)
+            self.work(work, urgent=len(work) > 0 and self.plan.soonest(number) < number + SOON)
             self.ahead.need(told.slots[offset].tolist())
             slots = self.tensor(told.slots[offset])
             losses, starts = self.losses.index_select(0, slots), None
@@ -98,11 +99,11 @@ class Run:
         )
         return step
 
-    def work(self, work: Workload, block: int = BLOCK) -> None:
-        """Have gradients computed on the current model and let them wait."""
+    def work(self, work: Workload, block: int = BLOCK, urgent: bool = True) -> None:
+        """Have gradients computed on the current model and let them wait; what is urgent, by all threads at once."""
         for start in range(0, len(work), block):
             some = work[start : start + block]
-            for group in self.clients.groups(len(some)):
+            for group in self.clients.groups(len(some), urgent):
                 part = some[group]
                 self.ahead.give(part.slots.tolist(), partial(self._compute, self.server.params, part))
 

@@ -20,7 +20,7 @@ from kasync.work.layers import Chain, Loss
 from kasync.work.pieces import Gradient, LocalSGD, Work
 from kasync.work.stacks import StackedChain
 
-PAIR = 10  # clients shared by two cores; fixed, so that results do not depend on the number of cores
+MOST = 10  # clients at once; fixed, so that results do not depend on the number of cores
 
 
 @contextmanager
@@ -87,7 +87,7 @@ class Clients:
                     return self._some(mine, samples[part], weights[part], out[part])
             return self.bring(mine, samples[part], weights[part], out, places[part])
 
-        return torch.cat(self._side_by_side(group, self.groups(len(samples), shared)))
+        return torch.cat(self._side_by_side(group, self.groups(len(samples), shared=shared)))
 
     @torch.no_grad()
     def bring(self, params: Tensor, samples: Tensor, weights: Tensor, out: Tensor, places: Tensor) -> Tensor:
@@ -105,12 +105,15 @@ class Clients:
         torch.index_select(table, 0, rows, out=out)
         return out
 
-    def groups(self, n: int, shared: bool = True) -> list[slice]:
-        """Which of n clients work at once: on a CPU few, an even number of groups, or one where nothing is shared."""
+    def groups(self, n: int, urgent: bool = True, shared: bool = True) -> list[slice]:
+        """Which of n clients work at once: on a CPU few, fewer where it is urgent, one where they share no parameters.
+
+        Many at once cost less; an even number of groups is done sooner. The number of cores plays no part in it.
+        """
         if self.pool is None:
             return [slice(0, n)]
-        together = shared and isinstance(self.work, Gradient)
-        size = -(-n // (2 * -(-n // PAIR))) if together else 1  # at most PAIR / 2 clients
+        count = -(-n // MOST) * (2 if urgent else 1)
+        size = -(-n // count) if shared and isinstance(self.work, Gradient) else 1
         return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
     def _side_by_side(self, do: Callable[[slice], Tensor], groups: list[slice]) -> list[Tensor]:
