@@ -34,7 +34,7 @@ def test_a_figure_has_a_panel_for_each_task_and_semantics_with_axes_legend_and_b
     titles = [panel.get_title() for panel in figure.axes]
     assert len(titles) == 4
     assert sum("published code" in title for title in titles) == 2
-    assert labels(figure) == ["WKAFL", "TWAFL", "no staleness", "range of the two seeds"]
+    assert labels(figure) == ["WKAFL", "TWAFL", "no staleness", "range of the seeds"]
     for panel in figure.axes:
         assert len(panel.lines) == 3
         assert len(panel.collections) >= 3  # the bands

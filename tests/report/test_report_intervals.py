@@ -66,7 +66,7 @@ def test_shifting_every_value_shifts_the_interval_and_leaves_its_width(values, s
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1) | st.just(math.nan)), min_size=1, max_size=6))
-def test_a_band_is_the_estimate_of_every_point_and_of_two_seeds_their_range(rows):
+def test_a_band_is_the_estimate_of_every_point_and_of_few_seeds_their_range(rows):
     mean, low, high = bands(rows)
     for point in range(2):
         found = estimate([row[point] for row in rows])
@@ -77,11 +77,11 @@ def test_a_band_is_the_estimate_of_every_point_and_of_two_seeds_their_range(rows
             assert (found.half is None) == np.isnan(low[point])
             if found.half is not None:
                 known = [row[point] for row in rows if not math.isnan(row[point])]
-                ends = (min(known), max(known)) if len(known) == 2 else (found.low, found.high)
+                ends = (min(known), max(known)) if len(known) < 5 else (found.low, found.high)
                 assert (low[point], high[point]) == pytest.approx(ends, abs=1e-12)
 
 
 def test_the_interval_covers_the_true_mean_in_95_of_100_cases():
-    draws = np.random.default_rng(7).normal(2.0, 3.0, (3, 20_000))
+    draws = np.random.default_rng(7).normal(2.0, 3.0, (5, 20_000))
     _, low, high = bands(draws)
     assert np.mean((low < 2.0) & (high > 2.0)) == pytest.approx(0.95, abs=0.006)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 LEVEL = 0.95
+FEW = 5  # seeds from which on an interval is drawn and not their range
 METHOD = (
     "Mean over seeds ± half width of the two-sided 95% interval of Student's t with (seeds - 1) degrees of freedom: "
     "12.7 standard errors for 2 seeds, 4.3 for 3, 2.8 for 5."
@@ -56,7 +57,8 @@ def paired(ours: Mapping[int, float | None], theirs: Mapping[int, float | None])
 def bands(values: ArrayLike) -> tuple[NDArray, NDArray, NDArray]:
     """Mean, low and high end [points] of rows by seed [seeds, points], to be drawn; NaN is left out.
 
-    The ends of the interval; of two numbers, whose interval would fill any picture, the two themselves; of one, NaN.
+    The ends of the interval; of fewer than FEW numbers, whose interval would fill any picture, the smallest and the
+    largest; of one, NaN.
     """
     rows = np.asarray(values, np.float64)
     known = np.isfinite(rows)
@@ -65,9 +67,11 @@ def bands(values: ArrayLike) -> tuple[NDArray, NDArray, NDArray]:
     mean = np.where(known, rows, 0.0).sum(0) / divisor
     squares = np.where(known, np.square(rows - mean), 0.0).sum(0)
     errors = np.sqrt(squares / np.where(count > 1, (count - 1) * divisor, np.nan))
-    factors = np.array([np.nan, np.nan, 1.0, *(t_quantile(n - 1) for n in range(3, len(rows) + 1))])
+    factors = np.array([np.nan, np.nan, *(t_quantile(n - 1) for n in range(2, len(rows) + 1))])
     half = factors[count] * errors
-    return mean, mean - half, mean + half
+    least, most = np.where(known, rows, np.inf).min(0), np.where(known, rows, -np.inf).max(0)
+    ranged = (count > 1) & (count < FEW)
+    return mean, np.where(ranged, least, mean - half), np.where(ranged, most, mean + half)
 
 
 @cache

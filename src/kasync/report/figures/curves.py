@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from kasync.report.figures.canvas import legend, line_style, panels
-from kasync.report.intervals import LEVEL
+from kasync.report.intervals import FEW, LEVEL
 from kasync.report.look import looks
 from kasync.report.results import Experiment, Task
 from kasync.report.series import Band, evaluations
 from kasync.report.tables import WORDS
 
-BAND, RANGE = f"{LEVEL:.0%} interval over seeds", "range of the two seeds"
+BAND, RANGE = f"{LEVEL:.0%} interval over seeds", "range of the seeds"
 
 
 def curves(experiment: Experiment, tasks: Sequence[Task]) -> Any | None:
@@ -43,7 +43,7 @@ def curves(experiment: Experiment, tasks: Sequence[Task]) -> Any | None:
 
 def band_words(experiment: Experiment) -> str:
     """What the shade means."""
-    return BAND if max(len(line.runs) for line in experiment.lines) > 2 else RANGE
+    return BAND if max(len(line.runs) for line in experiment.lines) >= FEW else RANGE
 
 
 def draw_band(panel: Any, band: Band, style: dict[str, Any], label: str) -> None:
@@ -53,7 +53,7 @@ def draw_band(panel: Any, band: Band, style: dict[str, Any], label: str) -> None
 
 
 def _share_heights(axes: Any) -> None:
-    """One range for all panels, between 0 and 1: a wide interval of two seeds must not squeeze the curves."""
+    """One range for all panels, between 0 and 1: a wide interval of few seeds must not squeeze the curves."""
     means = [value for panel in axes.flat for line in panel.lines for value in line.get_ydata() if value == value]
     if means:
         spread = max(max(means) - min(means), 0.02)

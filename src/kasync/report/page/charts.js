@@ -113,7 +113,7 @@ const SHARE = { tickformat: ".3~g", rangemode: "tozero" };
 const LOG = { type: "log", tickformat: ".2~g", dtick: 1, range: [-5, 0.2] };
 const SECTIONS = [
   { id: "learning", title: "Accuracy", axes: true, large: true, charts: [
-    { id: "accuracy", title: "Test accuracy", explains: "Mean over seeds; the band is its 95% interval, of two seeds their range.", axis: true, y: "accuracy",
+    { id: "accuracy", title: "Test accuracy", explains: "Mean over seeds; the band is its 95% interval, of fewer than five seeds their range.", axis: true, y: "accuracy",
       traces: banded((line, view) => line.accuracy[view.axis]) },
     { id: "loss", title: "Test loss", explains: "Cross-entropy on the test set.", axis: true, y: "loss",
       traces: banded((line, view) => line.loss[view.axis]) },

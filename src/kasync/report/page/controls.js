@@ -100,7 +100,7 @@ function axisChoice() {
   });
   const shaded = element("input", { type: "checkbox", id: "intervals", checked: "" });
   shaded.onchange = () => { state.intervals = shaded.checked; draw(); };
-  return element("fieldset", { class: "axes" }, element("legend", {}, "Against"), ...choices, element("label", {}, shaded, " 95% intervals"));
+  return element("fieldset", { class: "axes" }, element("legend", {}, "Against"), ...choices, element("label", {}, shaded, " bands"));
 }
 
 for (const id of ["experiment", "task", "staleness", "reference"]) by(id).onchange = (event) => { state[id] = event.target.value; show(); };

@@ -67,7 +67,7 @@ function layout(chart, current, traces) {
   };
 }
 
-// The range of the curves themselves: a wide interval of two seeds must not squeeze them.
+// The range of the curves themselves: a wide interval of few seeds must not squeeze them.
 function focus(traces) {
   const bands = traces.some((trace) => trace.interval);
   const values = traces.filter((trace) => !trace.interval && trace.visible !== false).flatMap((trace) => trace.y).filter((y) => y !== null);
