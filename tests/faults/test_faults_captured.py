@@ -31,7 +31,7 @@ class Played(graph.CapturedRun):
 
 @pytest.fixture
 def without_device(monkeypatch):
-    monkeypatch.setattr(graph, "_stream", lambda: SimpleNamespace(synchronize=lambda: None))
+    monkeypatch.setattr(graph, "own_stream", lambda: SimpleNamespace(synchronize=lambda: None))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", SimpleNamespace)
     monkeypatch.setattr(torch.cuda, "graph", lambda *given, **named: nullcontext())
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
