@@ -185,6 +185,21 @@ def test_tuning_again_runs_nothing_again(mine, tmp_path):
     assert display.made == []
 
 
+def test_a_best_rate_at_the_end_of_its_grid_is_followed_as_far_as_asked(mine, tmp_path):
+    def rates(path):
+        return sorted({row["settings"]["lr"] for row in _tried(path)})
+
+    small = {"overrides": {"steps": 10}, "rules": ["fresh"]}  # ten steps: the larger the rate the better
+    short = tune.tune(mine, tmp_path, budget=2, **small)
+    assert Tuned.read(short).chosen[0].at_edge
+    grid = rates(short)
+    assert Tuned.read(short).chosen[0].settings["lr"] == grid[-1]
+    further = tune.tune(mine, tmp_path, budget=2, further=1, **small)
+    assert rates(further) == pytest.approx([*grid, grid[-1] * tune.STEP])
+    with pytest.raises(UserError, match="further = -1"):
+        tune.tune(mine, tmp_path, further=-1)
+
+
 def test_the_main_knob_is_tried_at_the_best_rate(mine, tmp_path):
     path = tune.tune(mine, tmp_path, budget=1, rules=["gsgm"], knob=True)
     assert sorted({row["settings"]["momentum"] for row in _tried(path)}) == [0.0, 0.1, 0.5, 0.9]

@@ -26,7 +26,7 @@ def compare(
     staleness: Annotated[str, typer.Option(help="true, published-code or both.")] = "true",
     model: Annotated[str | None, typer.Option(help="The network.")] = None,
     device: Device = "cpu",
-    jobs: Annotated[int, typer.Option(help="Runs side by side on a GPU.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Runs at once on a GPU, stacked where alike.")] = 1,
     engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
     root: Root = "",
     out: Out = Path("results"),

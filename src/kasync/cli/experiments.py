@@ -17,7 +17,7 @@ Seeds = Annotated[int | None, typer.Option(help="How many; the experiment's own 
 Rules = Annotated[str, typer.Option(help="Only these rules, separated by commas.", show_default=False)]
 Engine = Annotated[str, typer.Option(help="local, or ray for many runs side by side.")]
 Address = Annotated[str | None, typer.Option(help="A Ray cluster to use instead of this machine.")]
-Jobs = Annotated[int, typer.Option(help="Runs side by side on a GPU.")]
+Jobs = Annotated[int, typer.Option(help="Runs at once on a GPU, stacked where alike.")]
 Steps = Annotated[int | None, typer.Option(help="Instead of each task's own number.")]
 
 
@@ -41,7 +41,7 @@ def reproduce(
 ) -> None:
     """Make the paper's tables and figures again. Killed or interrupted, the same words continue.
 
-    Example: `kasync reproduce staleness noniid --scale full --seeds 3 --staleness both --device cuda --jobs 8`
+    Example: `kasync reproduce staleness noniid --scale full --seeds 3 --staleness both --device cuda --jobs 64`
     """
     from kasync.experiments import reproduce as again
 
@@ -69,6 +69,7 @@ def tune(
     experiment: Annotated[str, typer.Argument(help="The experiment whose tasks and rules are tuned.")] = "tuned",
     scale: Scale = "quick",
     budget: Annotated[int, typer.Option(help="Learning rates per rule, sqrt(10) apart.")] = 7,
+    further: Annotated[int, typer.Option(help="Rates beyond the end of a grid whose end was best, at most.")] = 0,
     knob: Annotated[bool, typer.Option(help="Then try values of each rule's main knob.")] = False,
     per: Annotated[str, typer.Option(help="Choose for each task, or on one task of each problem.")] = "task",
     seeds: Seeds = None,
@@ -98,6 +99,7 @@ def tune(
             out,
             scale=scale,
             budget=budget,
+            further=further,
             knob=knob,
             per=per,
             seeds=seeds,

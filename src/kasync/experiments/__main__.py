@@ -39,6 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     tune.set_defaults(do=_tune)
     tune.add_argument("names", nargs="+")
     tune.add_argument("--budget", type=int, default=7, help="learning rates per rule")
+    tune.add_argument("--further", type=int, default=0, help="rates beyond the end of a grid whose end was best")
     tune.add_argument("--knob", action="store_true", help="then try values of each rule's main knob")
     tune.add_argument(
         "--per", default="task", choices=("task", "problem"), help="choose for every task, or one of each problem"
@@ -48,7 +49,9 @@ def _parser() -> argparse.ArgumentParser:
         verb.add_argument("--scale", default="quick", choices=catalogue.SCALES)
         verb.add_argument("--rules", default="", help="only these, separated by commas")
         verb.add_argument("--device", default="cpu")
-        verb.add_argument("--jobs", type=int, default=1, help="runs side by side on a GPU")
+        verb.add_argument(
+            "--jobs", type=int, default=1, help="runs at once on a GPU, stacked where alike"
+        )
         verb.add_argument("--engine", default="local")
         verb.add_argument("--root", default="", help="folder of the data; $KASYNC_DATA without it")
         verb.add_argument("--steps", type=int, default=None, help="instead of each task's own")
@@ -85,7 +88,7 @@ def _reproduce(options: Any) -> int:
 def _tune(options: Any) -> int:
     from kasync.experiments import tune
 
-    search = {"budget": options.budget, "knob": options.knob, "per": options.per}
+    search = {"budget": options.budget, "further": options.further, "knob": options.knob, "per": options.per}
     for name in options.names:
         path = tune.tune(name, options.out, **search, **_shared(options), **_how(options))
         print(path)

@@ -2,9 +2,10 @@
 
 The rates of a rule are `budget` powers of sqrt(10) around its own rate in the problem's file: rules whose weights
 shrink with staleness need other magnitudes than rules whose weights sum to one, so one grid for all would be unfair.
-With `knob`, the best rate is then tried with other values of the rule's main knob. The held-out samples leave the
-training set, the test set is never looked at, and the seeds are not those of the experiments. A best value at the end
-of its grid is marked `at_edge`.
+A best rate at the end of its grid is followed up to `further` steps beyond it, so that nobody loses by a grid that
+ends too early, and is marked `at_edge` if it is still the last one tried. With `knob`, the best rate is then tried with
+other values of the rule's main knob. The held-out samples leave the training set, the test set is never looked at, and
+the seeds are not those of the experiments.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def tune(
     *,
     scale: str = "quick",
     budget: int = 7,
+    further: int = 0,
     knob: bool = False,
     per: str = "task",
     seeds: int | None = None,
@@ -52,6 +54,8 @@ def tune(
     """Choose for every rule of an experiment; the file of chosen settings. What was tried before is not run again."""
     if budget < 1:
         raise UserError(f"budget = {budget}: give at least 1 learning rate.")
+    if further < 0:
+        raise UserError(f"further = {further}: give 0 or more learning rates beyond the end of the grid.")
     if per not in PER:
         raise unknown("per", per, PER)
     one = catalogue.load(name)
@@ -67,7 +71,12 @@ def tune(
     rates = rate_grid(budget)
     tries = [_with(cell, lr=_rate(cell) * factor) for cell in base for factor in rates]
     tried = _made(tries, out, how)
-    best = _best(base, tried, places, rates)
+    best = _best(base, tried, places)
+    for _ in range(further):
+        ends = {place: _beyond(chosen, _rates(tried, *place)) for place, chosen in best.items() if chosen.at_edge}
+        beyond = [_with(cell, lr=end) for cell in base if (end := ends.get((cell.task, cell.rule)))]
+        tried += _made(beyond, out, how)
+        best = _best(base, tried, places)
     if knob:
         second = [
             _with(cell, **{**best[cell.task, cell.rule].settings, **{KNOBS[kind][0]: value}})
@@ -76,10 +85,11 @@ def tune(
             for value in KNOBS[kind][1]
         ]
         tried += _made(second, out, how)
-        best = _best(base, tried, places, rates)
+        best = _best(base, tried, places)
     folder = files.make_folder(out / "tuned")
     path = folder / f"{one.name}-{scale}.toml"
-    about = {"experiment": one.name, "scale": scale, "budget": budget, "held_out": HELD_OUT, "seeds": list(seed_list)}
+    about = {"experiment": one.name, "scale": scale, "budget": budget, "further": further, "held_out": HELD_OUT}
+    about["seeds"] = list(seed_list)
     with lock.held(folder, wait=10.0):
         tuned.write(path, about, list(best.values()), tried)
     return path
@@ -134,8 +144,20 @@ def _made(cells: list[Cell], out: Path, how: dict[str, Any]) -> list[dict[str, A
     return rows
 
 
+def _rates(tried: Sequence[Mapping[str, Any]], task: str, rule: str) -> list[float]:
+    """The rates tried so far, in ascending order."""
+    return sorted({next(iter(row["settings"].values())) for row in tried if (row["task"], row["rule"]) == (task, rule)})
+
+
+def _beyond(chosen: tuned.Chosen, rates: Sequence[float]) -> float | None:
+    """The next rate beyond the end of the grid that was best; None where there is only one rate."""
+    if len(rates) < 2:
+        return None
+    return rates[0] / STEP if next(iter(chosen.settings.values())) == rates[0] else rates[-1] * STEP
+
+
 def _best(
-    base: Sequence[Cell], tried: Sequence[Mapping[str, Any]], tasks: Mapping[str, Task], rates: Sequence[float]
+    base: Sequence[Cell], tried: Sequence[Mapping[str, Any]], tasks: Mapping[str, Task]
 ) -> dict[tuple[str, str], tuned.Chosen]:
     """For each task and rule the settings with the highest mean accuracy over seeds; the smaller rate wins a tie."""
     best = {}
@@ -153,8 +175,8 @@ def _best(
         smallest = min(winners, key=lambda values: values[0][1])
         settings = dict(smallest)
         rate = next(iter(settings.values()))
-        ends = (_rate(cell) * rates[0], _rate(cell) * rates[-1])
-        at_edge = any(abs(rate - end) <= 1e-9 * end for end in ends)
+        rates = _rates(tried, *place)
+        at_edge = rate in (rates[0], rates[-1])
         task = tasks[cell.task]
         best[place] = tuned.Chosen(cell.task, task.problem.name, cell.rule, settings, top, at_edge)
     return best
