@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from kasync import data, faults, models, rules, schedules, timelines
     from kasync.arrivals import Arrivals
     from kasync.core import Part, Rule, ServerState, Step
-    from kasync.simulator import Record, server_gradient, simulate
+    from kasync.simulator import Record, server_gradient, simulate, together
     from kasync.work import Gradient, LocalSGD
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "server_gradient",
     "simulate",
     "timelines",
+    "together",
 ]
 __version__ = "0.1.0"
 _PLACES = {  # where each name lives; imported when first asked for, so that `kasync --help` needs no torch
@@ -40,6 +41,7 @@ _PLACES = {  # where each name lives; imported when first asked for, so that `ka
     "Step": "core",
     "server_gradient": "simulator",
     "simulate": "simulator",
+    "together": "simulator",
 }
 
 
