@@ -5,7 +5,8 @@ from random import Random
 
 import numpy as np
 import pytest
-from fuzz_targets import TARGETS, Settings
+from fuzz_settings import Settings
+from fuzz_targets import TARGETS
 from fuzzing import fuzz
 from mutations import Canary, spoilt_bytes, spoilt_fields
 

@@ -28,13 +28,13 @@ def hunted(kills: int, folder: Path, programs: list[str], **environment: str) ->
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory):
-    return hunted(3, tmp_path_factory.mktemp("killed"), PROGRAMS)
+    return hunted(2, tmp_path_factory.mktemp("killed"), PROGRAMS)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_killed_a_few_times_it_ends_as_if_nothing_had_happened(program, few):
     assert few[program]["wrong"] == []
-    assert few[program]["kills"] >= 3
+    assert few[program]["kills"] >= 2
 
 
 @pytest.mark.long
