@@ -14,6 +14,7 @@ all is printed, and written to contestants.csv.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import math
 import os
@@ -135,32 +136,41 @@ def race(
         bare = Running(BARE, sys.executable, task)
         facts.append({"clients": clients, "name": BARE.name, **bare.facts})
         running: dict[str, Running] = {}
-        for contestant in contestants:
-            told = {"clients": clients, "name": contestant.name}
-            try:
-                running[contestant.name] = Running(contestant, python_of(contestant, venvs), task)
-                running[contestant.name].turn(0.0)  # the first step: everybody's first work, caches, captures
-                facts.append(told | running[contestant.name].facts)
-            except CannotRun as problem:
-                facts.append(told | {"problem": str(problem)})
-        bare.turn(seconds)
-        for repetition in range(repetitions):
-            names = list(running)
-            first = repetition % max(1, len(names))
-            for name in names[first:] + names[:first]:
-                seen = wait_for_quiet(busy, patience)
-                before = bare.turn(seconds / 2)
-                try:
-                    done = running[name].turn(seconds)
-                except CannotRun as problem:
-                    facts.append({"clients": clients, "name": name, "problem": str(problem)})
-                    del running[name]
-                    continue
-                after = bare.turn(seconds / 2)
-                rate, thrift = (before.rate + after.rate) / 2, (before.thrift + after.thrift) / 2
-                yield Turn(clients, repetition, name, done.updates, done.rate, rate, done.thrift, thrift, seen)
-        for process in (bare, *running.values()):
-            process.end()
+        try:
+            for contestant in contestants:
+                begin(contestant, venvs, task, running, facts, {"clients": clients, "name": contestant.name})
+            bare.turn(seconds)
+            for repetition in range(repetitions):
+                names = list(running)
+                first = repetition % max(1, len(names))
+                for name in names[first:] + names[:first]:
+                    seen = wait_for_quiet(busy, patience)
+                    before = bare.turn(seconds / 2)
+                    try:
+                        done = running[name].turn(seconds)
+                    except CannotRun as problem:
+                        facts.append({"clients": clients, "name": name, "problem": str(problem)})
+                        del running[name]
+                        continue
+                    after = bare.turn(seconds / 2)
+                    rate, thrift = (before.rate + after.rate) / 2, (before.thrift + after.thrift) / 2
+                    yield Turn(clients, repetition, name, done.updates, done.rate, rate, done.thrift, thrift, seen)
+        finally:
+            for process in (bare, *running.values()):
+                process.end()
+
+
+def begin(
+    contestant: Contestant, venvs: Path, task: Path, running: dict[str, Running], facts: list[dict], told: dict
+) -> None:
+    """Install and start one, and let it do its first step: everybody's first work, caches, captures."""
+    try:
+        running[contestant.name] = Running(contestant, python_of(contestant, venvs), task)
+        running[contestant.name].turn(0.0)
+        facts.append(told | running[contestant.name].facts)
+    except CannotRun as problem:
+        running.pop(contestant.name, None)
+        facts.append(told | {"problem": str(problem)})
 
 
 def write(path: Path, rows: Sequence[dict]) -> None:
@@ -186,13 +196,23 @@ def main() -> None:
     chosen = CONTESTANTS if given.only is None else [c for c in known if c.name in given.only]
     facts: list[dict] = []
     turns: list[Turn] = []
-    for clients in given.clients:
-        terms = (given.repetitions, given.seconds, given.venvs.expanduser(), facts, given.busy, given.patience)
-        for turn in race(chosen, clients, *terms):
-            turns.append(turn)
-            seen = f"{turn.per_second:9.1f}/s {turn.ratio:6.2f} {turn.processor_ratio:6.2f}  others {turn.others:.2f}"
-            print(f"{clients:>6} {turn.repetition:>3} {turn.name:<30} {seen}", flush=True)
-    rows = table(turns, given.busy)
+    with contextlib.suppress(KeyboardInterrupt):  # what was measured until then is told and written
+        for clients in given.clients:
+            terms = (given.repetitions, given.seconds, given.venvs.expanduser(), facts, given.busy, given.patience)
+            for turn in race(chosen, clients, *terms):
+                turns.append(turn)
+                seen = f"{turn.per_second:9.1f}/s {turn.ratio:6.2f} {turn.processor_ratio:6.2f}"
+                print(f"{clients:>6} {turn.repetition:>3} {turn.name:<30} {seen}  others {turn.others:.2f}", flush=True)
+    tell(table(turns, given.busy), facts)
+    if given.out is not None:
+        ratios = [{"ratio": turn.ratio, "processor_ratio": turn.processor_ratio} for turn in turns]
+        given.out.mkdir(parents=True, exist_ok=True)
+        write(given.out / "turns.csv", [asdict(turn) | more for turn, more in zip(turns, ratios, strict=True)])
+        write(given.out / "table.csv", [asdict(row) for row in table(turns, given.busy)])
+        write(given.out / "contestants.csv", facts)
+
+
+def tell(rows: Sequence[Row], facts: Sequence[dict]) -> None:
     print(f"\n{'clients':>7} {'who':<30} {'turns':>5} {'updates/s':>10} {'to the bare loop':>23}    by processor time")
     for row in rows:
         clock = f"{row.ratio:.2f} ({row.ratio_from:.2f} to {row.ratio_to:.2f})"
@@ -200,14 +220,6 @@ def main() -> None:
         print(f"{row.clients:>7} {row.name:<30} {row.quiet_turns:>5} {row.per_second:>10.1f} {clock:>23} {thrift:>23}")
     for fact in facts:
         print("  ".join(f"{key}: {value}" for key, value in fact.items() if value))
-    if given.out is not None:
-        given.out.mkdir(parents=True, exist_ok=True)
-        write(
-            given.out / "turns.csv",
-            [asdict(turn) | {"ratio": turn.ratio, "processor_ratio": turn.processor_ratio} for turn in turns],
-        )
-        write(given.out / "table.csv", [asdict(row) for row in rows])
-        write(given.out / "contestants.csv", facts)
 
 
 if __name__ == "__main__":
