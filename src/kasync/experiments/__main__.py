@@ -49,9 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         verb.add_argument("--scale", default="quick", choices=catalogue.SCALES)
         verb.add_argument("--rules", default="", help="only these, separated by commas")
         verb.add_argument("--device", default="cpu")
-        verb.add_argument(
-            "--jobs", type=int, default=1, help="runs at once on a GPU, stacked where alike"
-        )
+        verb.add_argument("--jobs", type=int, default=1, help="runs at once on a GPU, stacked where alike")
         verb.add_argument("--engine", default="local")
         verb.add_argument("--root", default="", help="folder of the data; $KASYNC_DATA without it")
         verb.add_argument("--steps", type=int, default=None, help="instead of each task's own")
