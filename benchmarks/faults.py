@@ -1,0 +1,198 @@
+"""Which rules stand which faults? `python benchmarks/faults.py` makes every run, docs/faults.md and its picture.
+
+Every rule, every kind of fault, 5, 10 and 20% of the clients, three seeds. What is in results/faults/accuracy.csv is
+not run again, so an interrupted table goes on where it was. `--page` only writes the page and the picture from that
+file; `--tune` tries four learning rates for each rule without faults, on a seed that the table does not use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from faults_page import write_page
+
+from kasync import Gradient, Rule, data, faults, models, rules, server_gradient, simulate, timelines
+from kasync.data import FederatedData, partition
+from kasync.faults import Fault
+from kasync.timelines import Timeline
+
+ROOT = Path(__file__).resolve().parents[1]
+TABLE = ROOT / "results" / "faults" / "accuracy.csv"
+COLUMNS = ("rule", "fault", "share", "seed", "accuracy", "dropped", "skipped", "seconds")
+CLIENTS, K, STEPS, BATCH, EVERY, LAST = 60, 10, 100, 8, 10, 3
+SEEDS, SHARES, TUNING_SEED = (0, 1, 2), (0.05, 0.1, 0.2), 99
+SERVER_SAMPLES = 100  # of the rules that have a gradient of their own
+
+FAULTS: Mapping[str, Callable[[float], Fault]] = {
+    "leave": faults.Leave,
+    "return": faults.LeaveAndReturn,
+    "stall": faults.Stall,
+    "twice": faults.DeliverTwice,
+    "nan": faults.SendNaN,
+    "inf": faults.SendInfinity,
+    "zero": faults.SendZero,
+    "huge": faults.SendHuge,
+    "noise": lambda share: faults.AddNoise(share, factor=100.0),
+    "flip_labels": faults.FlipLabels,
+    "flip_sign": faults.FlipSign,
+    "flip_sign x 5": lambda share: faults.FlipSign(share, factor=5.0),
+}
+RULES: Mapping[str, dict[str, Any]] = {  # learning rates: the best of four without faults (--tune)
+    "kasync_sgd": {"lr": 0.3},
+    "wkafl": {"lr": 0.1, "loss_threshold": 0.2},
+    "twafl": {"lr": 0.3},
+    "sasgd": {"lr": 1.0},
+    "gsgm": {"lr": 0.1, "momentum": 0.1, "clients": CLIENTS},
+    "fedasync": {"mixing": 0.3},
+    "fedbuff": {"lr": 1.0},
+    "ca2fl": {"lr": 0.3, "clients": CLIENTS},
+    "ace": {"lr": 0.03, "clients": CLIENTS},
+    "fadas": {"lr": 0.003},
+    "ringmaster": {"lr": 0.3, "max_staleness": CLIENTS / K},
+    "ringleader": {"lr": 0.03, "clients": CLIENTS},
+    "delay_adaptive": {"lr": 0.3, "concurrency": CLIENTS / K},
+    "krum": {"lr": 0.1, "byzantine": 3},
+    "geometric_median": {"lr": 0.3},
+    "centered_clip": {"lr": 0.3, "radius": 1.0},
+    "zeno": {"lr": 0.1},
+    "fltrust": {"lr": 0.3},
+    "aflguard": {"lr": 0.3, "radius": 3.0},
+}
+TRUSTING = ("zeno", "fltrust", "aflguard")  # they have samples at the server
+GRIDS: Mapping[str, tuple[float, ...]] = {
+    "fadas": (0.0003, 0.001, 0.003, 0.01),
+    "sasgd": (0.1, 0.3, 1.0, 3.0),
+    "ringleader": (0.003, 0.01, 0.03, 0.1),
+}
+GRID = (0.03, 0.1, 0.3, 1.0)
+
+
+@cache
+def federation(seed: int) -> FederatedData:
+    """The embedded digits over sixty clients with somewhat different labels: Dirichlet shares with alpha = 1."""
+    digits = data.load("digits")
+    return data.federate(digits, partition.build("dirichlet", alpha=1.0)(digits, CLIENTS, seed), "unit")
+
+
+def network(seed: int) -> torch.nn.Module:
+    return models.mlp(784, (32,), 10, seed)
+
+
+@cache
+def arrivals(fault: str, share: float, seed: int, in_rounds: bool) -> Timeline:
+    """As many steps as are wanted, though some deliveries are lost."""
+    make = timelines.once_per_round if in_rounds else timelines.uniform
+    plain = make(CLIENTS, K, 2 * STEPS, seed)
+    return faults.struck(plain, FAULTS[fault](share) if share else None, seed).head(STEPS)
+
+
+def rule_of(name: str, seed: int, **more: Any) -> Rule:
+    settings = {**RULES[name], **more}
+    if name in TRUSTING:
+        held = federation(seed)
+        settings["server_gradient"] = server_gradient(
+            network(seed), held, held.server_sample(SERVER_SAMPLES, seed=seed)
+        )
+    return rules.build(name, **settings)
+
+
+def run(name: str, fault: str, share: float, seed: int, **more: Any) -> dict[str, Any]:
+    """One row of the table: the mean accuracy of the last three evaluations, and what was not used."""
+    began = time.process_time()
+    wrong = FAULTS[fault](share) if share else None
+    sending = None if isinstance(wrong, faults.kinds.ArrivalFault) else wrong
+    timeline = arrivals(fault, share, seed, name == "gsgm")
+    simulation = simulate(
+        network(seed),
+        federation(seed),
+        rule_of(name, seed, **more),
+        timeline,
+        Gradient(BATCH),
+        seed=seed,
+        evaluate_every=EVERY,
+        faults=sending,
+    )
+    records = list(simulation)
+    accuracies = [record.accuracy for record in records if record.accuracy is not None]
+    return {
+        "rule": name,
+        "fault": fault if share else "none",
+        "share": share,
+        "seed": seed,
+        "accuracy": round(sum(accuracies[-LAST:]) / LAST, 4),
+        "dropped": sum(record.dropped for record in records),
+        "skipped": sum(record.skipped for record in records),
+        "seconds": round(time.process_time() - began, 2),
+    }
+
+
+def wanted() -> Iterator[tuple[str, str, float, int]]:
+    """Every cell, seed by seed, so that an unfinished table has whole rows."""
+    for seed in SEEDS:
+        for name in RULES:
+            yield name, "none", 0.0, seed
+        for fault, share, name in itertools.product(FAULTS, SHARES, RULES):
+            yield name, fault, share, seed
+
+
+def read() -> list[dict[str, Any]]:
+    """The rows there are."""
+    if not TABLE.exists():
+        return []
+    with TABLE.open(newline="") as file:
+        kinds = {"share": float, "seed": int, "accuracy": float, "dropped": int, "skipped": int, "seconds": float}
+        return [{name: kinds.get(name, str)(value) for name, value in row.items()} for row in csv.DictReader(file)]
+
+
+def make_all() -> None:
+    """Append the rows that are missing."""
+    TABLE.parent.mkdir(parents=True, exist_ok=True)
+    done = {(row["rule"], row["fault"], row["share"], row["seed"]) for row in read()}
+    missing = [cell for cell in wanted() if cell not in done]
+    fresh = not TABLE.exists()
+    with TABLE.open("a", newline="") as file:
+        rows = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        if fresh:
+            rows.writeheader()
+        for number, (name, fault, share, seed) in enumerate(missing, 1):
+            row = run(name, "leave" if fault == "none" else fault, share, seed)
+            rows.writerow(row)
+            file.flush()
+            if number % 19 == 0 or number == len(missing):
+                print(f"{number}/{len(missing)}  {fault} {share:.0%} seed {seed}: {name} {row['accuracy']}", flush=True)
+
+
+def tune() -> None:
+    """The four rates of each rule, without faults."""
+    for name in RULES:
+        knob = "mixing" if name == "fedasync" else "lr"
+        tried = {
+            rate: run(name, "leave", 0.0, TUNING_SEED, **{knob: rate})["accuracy"] for rate in GRIDS.get(name, GRID)
+        }
+        print(name, tried, "best", max(tried, key=lambda rate: tried[rate]), flush=True)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--page", action="store_true", help="only write the page and the picture")
+    options.add_argument("--tune", action="store_true", help="only try learning rates")
+    given = options.parse_args()
+    torch.set_num_threads(1)
+    if given.tune:
+        tune()
+        return
+    if not given.page:
+        make_all()
+    write_page(read(), list(RULES), list(FAULTS), SHARES, ROOT / "docs")
+
+
+if __name__ == "__main__":
+    main()
