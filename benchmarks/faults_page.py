@@ -125,9 +125,9 @@ def draw(runs: Runs, rules: Sequence[str], faults: Sequence[str], share: float, 
     figure = Figure(figsize=(11.5, 8.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    shown = axes.imshow(values, cmap="RdYlGn", vmin=0.1, vmax=0.9, aspect="auto")
+    shown = axes.imshow(values, cmap="cividis", vmin=0.1, vmax=0.9, aspect="auto")
     for row, column in np.ndindex(values.shape):
-        dark = not 0.25 < values[row, column] < 0.8
+        dark = values[row, column] < 0.5
         axes.text(
             column, row, _short(values[row, column]), ha="center", va="center", fontsize=9,
             color="white" if dark else "black",
