@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from mutations import ODD, spoilt_bytes, spoilt_fields
 
@@ -14,6 +15,13 @@ from kasync.experiments.settings import RunSettings
 from kasync.timelines import durations
 
 TINY = 60  # clients and steps of settings that are also run
+
+
+def said(value: Any) -> Any:
+    """What TOML can say of it: it has no word for nothing."""
+    if isinstance(value, dict):
+        return {name: said(each) for name, each in value.items() if each is not None}
+    return [said(each) for each in value if each is not None] if isinstance(value, list) else value
 
 
 class Settings:
@@ -47,7 +55,7 @@ class Settings:
         table = draw.choice(self.tables)
         if draw.random() < 0.7:
             table = spoilt_fields(draw, table)
-        text = toml.dumps(table).encode()
+        text = toml.dumps(said(table)).encode()
         self.path.write_bytes(text if draw.random() < 0.6 else spoilt_bytes(draw, text, len(text)))
         return self.path
 
