@@ -8,71 +8,24 @@ front: gradients by kasync.work.stacks, the rule by torch.vmap. On a GPU the sta
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from kasync.arrivals import Arrivals
 from kasync.core import Rule, ServerState
 from kasync.data.federated import scaled
-from kasync.errors import UserError
-from kasync.optimizers import AMSGrad
 from kasync.simulator.evaluate import evaluate
-from kasync.simulator.graph import CAPTURING, WARM_UP, Buffers, arrays_of, own_stream, recorded
-from kasync.simulator.inputs import Inputs, Workload
+from kasync.simulator.graph import CAPTURING, WARM_UP, Buffers, own_stream, recorded
+from kasync.simulator.inputs import Workload
+from kasync.simulator.pieces import Piece, Pieces
 from kasync.simulator.run import CHUNK, columns, logged
 from kasync.simulator.simulation import Simulation
-from kasync.work import Gradient
 from kasync.work.clients import one_thread_each
 from kasync.work.layers import Chain
 from kasync.work.stacks import StackedChain
-
-
-def together(simulations: Sequence[Simulation]) -> Iterator[int]:
-    """Make all these runs at once; yields the steps done so far. Afterwards each simulation tells its records.
-
-    They must be `alike`. A stack keeps no checkpoint: what is interrupted begins anew.
-    """
-    for one in simulations:
-        if alike(one) is None or alike(one) != alike(simulations[0]):
-            raise UserError(f"the run of {one.run.rule.name} cannot be stacked with the others: make it by itself.")
-    stack = Stack(simulations)
-    for start, stop in stack.pieces():
-        stack.steps(start, stop)
-        yield stop
-    stack.let_go()
-
-
-def alike(simulation: Simulation) -> Any:
-    """What must be equal for runs to be stacked; None for a run that has to be made by itself."""
-    run = simulation.run
-    shape = run.inputs.early and isinstance(run.clients.model, Chain) and isinstance(run.clients.work, Gradient)
-    optimizer = run.rule.optimizer
-    kind, options = getattr(optimizer, "func", optimizer), getattr(optimizer, "keywords", {})
-    simple = kind in (None, AMSGrad)
-    if not (shape and simple) or simulation.done or run.rule.needs_starts or run.inputs.spoilers is not None:
-        return None
-    work, data, timeline = run.clients.work, run.clients.data, simulation.timeline
-    return (
-        (run.device, timeline.k, timeline.steps, simulation.evaluate_every, simulation.classes),
-        (run.clients.model, run.clients.scale, getattr(run.clients.loss, "__code__", run.clients.loss)),
-        (work, data.inputs.dtype, data.inputs.shape[1:]),
-        (kind, str(options), replace(run.rule, lr=0.0, optimizer=None)),
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class Piece:
-    """The inputs of a chunk of steps, for G different kinds of inputs."""
-
-    arrays: dict[str, NDArray]  # name -> [steps, G, ...]
-    late: list[list[Workload]]  # [G][steps] work beyond k pieces, mostly on the first model
 
 
 class Stack:
@@ -88,30 +41,14 @@ class Stack:
         assert isinstance(first.clients.model, Chain)
         self.machine = StackedChain(first.clients.model)
         self.lr = torch.tensor([run.rule.lr for run in self.runs], dtype=torch.float64, device=self.device)  # [R]
-        self._share_inputs()
+        self.inputs = Pieces(self.runs)
+        self.kind = torch.tensor(self.inputs.kinds, device=self.device)  # [R] -> G
         self._share_data()
         self._share_state()
         self.buffers: Buffers | None = None
         self.graph: Any = None
         self.stream = own_stream() if self.on_cuda else None
-        self.pool = ThreadPoolExecutor(4)
-        self.next: tuple[int, Future[Piece]] | None = None
         self.done = 0
-
-    def _share_inputs(self) -> None:
-        """Runs that differ in nothing that arrives share their inputs."""
-        kinds: dict[Any, int] = {}
-        self.inputs: list[Inputs] = []  # [G]
-        of_run = []
-        for run in self.runs:
-            batches = run.inputs.batches
-            key = (run.plan.timeline.fingerprint(), run.plan.semantics, id(batches.indices), batches.seed)
-            if key not in kinds:
-                kinds[key] = len(self.inputs)
-                self.inputs.append(run.inputs)
-            of_run.append(kinds[key])
-        self.kinds = of_run  # [R] -> G
-        self.kind = torch.tensor(of_run, device=self.device)
 
     def _share_data(self) -> None:
         """The different training sets one after the other, and where each run's begins."""
@@ -165,15 +102,15 @@ class Stack:
         """Make the steps start..stop-1 of all runs and write down what is recorded of them."""
         every, last = self.simulations[0].evaluate_every, self.simulations[0].timeline.steps
         with torch.cuda.stream(self.stream) if self.on_cuda else one_thread_each():
-            piece = self._prepared(start, stop)
+            piece = self.inputs.take(start, stop)
             self._load(piece)
             assert self.buffers is not None
             if stop < last:
-                self._prepare_next(stop, min(stop + CHUNK, (stop // every + 1) * every, last))
+                self.inputs.prepare(stop, min(stop + CHUNK, (stop // every + 1) * every, last))
             for offset in range(stop - start):
                 if any(len(works[offset]) for works in piece.late):
                     for number, run in enumerate(self.runs):
-                        self._catch_up(number, piece.late[self.kinds[number]][offset], run)
+                        self._catch_up(number, piece.late[self.inputs.kinds[number]][offset], run)
                 self._step()
             log = self.buffers.log[: stop - start]
             found = torch.stack([self._judged(run) for run in self.runs]) if stop % every == 0 or stop == last else None
@@ -186,25 +123,6 @@ class Stack:
 
     def _judged(self, run: Any) -> Tensor:
         return evaluate(run.clients, run.server.params, self.simulations[0].classes)
-
-    def _prepared(self, start: int, stop: int) -> Piece:
-        if self.next is not None and self.next[0] == start:
-            return self.next[1].result()
-        return self._prepare(start, stop)
-
-    def _prepare_next(self, start: int, stop: int) -> None:
-        """While the device is busy."""
-        self.next = (start, self.pool.submit(self._prepare, start, stop))
-
-    def _prepare(self, start: int, stop: int) -> Piece:
-        everyone, late = [], []
-        for inputs in self.inputs:
-            works = inputs.work(start, stop)
-            extra = [max(0, len(work) - self.k) for work in works]
-            late.append([work[:more] for work, more in zip(works, extra, strict=True)])
-            fitted = [work[more:].padded(self.k, -1) for work, more in zip(works, extra, strict=True)]
-            everyone.append(arrays_of(inputs.deliveries(start, stop), fitted))
-        return Piece({name: np.stack([each[name] for each in everyone], axis=1) for name in everyone[0]}, late)
 
     def _load(self, piece: Piece) -> None:
         """Copy the inputs of a chunk to the device, each to the runs it belongs to."""
@@ -300,7 +218,7 @@ class Stack:
 
     def let_go(self) -> None:
         """The runs are over: keep what a finished one keeps."""
-        self.pool.shutdown()
+        self.inputs.close()
         for run in self.runs:
             run.server = ServerState(run.server.params.clone(), run.server.step.clone())
             run.store = run.store.new_empty(0)
