@@ -64,4 +64,4 @@ def disk(tmp_path):
     made.place.mkdir()
     made.mount("size=1m")
     yield made
-    subprocess.run(["umount", str(made.place)], check=False)
+    subprocess.run(["umount", "--lazy", str(made.place)], check=False)  # a live checkpoint is held until we end
