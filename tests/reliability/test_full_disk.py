@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -137,20 +138,23 @@ def test_data_that_cannot_be_kept_is_used_all_the_same(disk, monkeypatch):
     assert any("is not cached" in str(each.message) for each in heard)
 
 
-@pytest.fixture
+@contextmanager
 def small_files():
-    """No file can grow beyond 64 bytes; works without the right to mount."""
+    """No file can grow beyond 64 bytes meanwhile, be it this process' own output; works without the right to mount."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_file_that_may_not_grow_is_a_sentence_too(small_files, tmp_path):
-    with pytest.raises(UserError, match="cannot be written"):
+def test_a_file_that_may_not_grow_is_a_sentence_too(tmp_path):
+    timeline = timelines.uniform(100, 10, 500)
+    with small_files(), pytest.raises(UserError, match="cannot be written"):
         files.write(tmp_path / "metrics.csv", "x" * 1000)
-    with pytest.raises(UserError, match="cannot be written"):
-        timelines.save(timelines.uniform(100, 10, 500), tmp_path / "timeline.npz")
+    with small_files(), pytest.raises(UserError, match="cannot be written"):
+        timelines.save(timeline, tmp_path / "timeline.npz")
     assert list(tmp_path.iterdir()) == []
 
 
