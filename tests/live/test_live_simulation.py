@@ -21,7 +21,7 @@ def test_the_example_app_learns_in_flowers_simulation_engine(tmp_path):
         superlink = ("flower-superlink", "--insecure", "--simulation", "--disable-runtime-dependency-installation")
         processes.start("superlink", *superlink, *address)
         wait_for("the SuperLink's start", lambda: "running on http" in processes.said("superlink"), 120)
-        settings = f"num-server-rounds=20 labels-per-client=6 timeline='{tmp_path / 'timeline.npz'}'"
+        settings = f"num-server-rounds=50 labels-per-client=6 timeline='{tmp_path / 'timeline.npz'}'"
         size = "num-supernodes=6 client-resources-num-cpus=1"
         processes.start(
             *("run", "flwr", "run", APP, "local", "--stream"), "--federation-config", size, "--run-config", settings
@@ -31,5 +31,5 @@ def test_the_example_app_learns_in_flowers_simulation_engine(tmp_path):
     (accuracy,) = re.findall(r"final accuracy: ([0-9.]+)", said)
     assert float(accuracy) > 0.65
     timeline = timelines.load(tmp_path / "timeline.npz")
-    assert (timeline.steps, timeline.k, timeline.population) == (20, 2, 6)
+    assert (timeline.steps, timeline.k, timeline.population) == (50, 2, 6)
     assert timeline.staleness.max() > 0
