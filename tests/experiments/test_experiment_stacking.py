@@ -2,7 +2,8 @@
 
 import pytest
 
-from kasync.experiments import reproduce
+from kasync import lock
+from kasync.experiments import reproduce, stacking
 from kasync.experiments.files import read_json
 from kasync.experiments.runner import Stopped, run, run_together
 from kasync.experiments.settings import RunSettings
@@ -80,6 +81,18 @@ def test_a_stack_leaves_the_folders_that_single_runs_leave(tmp_path):
             assert {path.name for path in folder.iterdir()} == {
                 path.name for path in (tmp_path / "alone" / each.name).iterdir()
             }
+
+
+def test_a_run_that_cannot_be_made_does_not_take_its_stack_with_it(tmp_path, monkeypatch):
+    plan = reproduce.plan(["staleness"], scale="quick", seeds=2, rules=["wkafl"], overrides={"steps": 20})
+    monkeypatch.setattr(stacking, "stacks", lambda runs, most: stacks(runs, 100))
+    held = plan.cells[0].settings.name
+    (tmp_path / "runs" / held).mkdir(parents=True)
+    with lock.held(tmp_path / "runs" / held):
+        outcome = reproduce.carry_out(plan, tmp_path)
+    assert [name for name, _ in outcome.failed] == [held]
+    assert "is in use" in outcome.failed[0][1]
+    assert outcome.made == plan.runs - 1
 
 
 def test_a_stack_that_is_stopped_can_be_made_again(tmp_path):

@@ -109,6 +109,8 @@ class Bars(Silent):
         self.progress.start()
 
     def start(self, name: str, steps: int) -> None:
+        if name in self.tasks:  # its stack failed, now it is made by itself
+            self.progress.remove_task(self.tasks[name])
         self.tasks[name] = self.progress.add_task(name, total=steps, told="")
         self.accuracy[name], self.shown[name] = "", 0.0
 

@@ -86,6 +86,20 @@ def _make_local(runs: dict[str, RunSettings], out: Path, display: Display, jobs:
     failed: list[tuple[str, str]] = []
     broken: list[BaseException] = []
 
+    def attempt(stack: dict[str, RunSettings]) -> None:
+        try:
+            _make_stack(stack, out, display, stop)
+        except Stopped:
+            raise
+        except Exception as problem:
+            if len(stack) > 1:  # one of them is at fault, and the others need not fail with it
+                for name, settings in stack.items():
+                    attempt({name: settings})
+                return
+            (name,) = stack
+            failed.append((name, _why(problem, out / "runs" / name)))
+            display.failed(*failed[-1])
+
     def work() -> None:
         while not stop.is_set():
             with guard:
@@ -93,14 +107,9 @@ def _make_local(runs: dict[str, RunSettings], out: Path, display: Display, jobs:
             if stack is None:
                 return
             try:
-                _make_stack(stack, out, display, stop)
+                attempt(stack)
             except Stopped:
                 return
-            except Exception as problem:
-                for name in stack:
-                    if not finished(out / "runs" / name):
-                        failed.append((name, _why(problem, out / "runs" / name)))
-                        display.failed(*failed[-1])
             except BaseException as problem:
                 broken.append(problem)
                 stop.set()
