@@ -15,6 +15,9 @@ Names = Annotated[list[str] | None, typer.Argument(help="Experiments, or TOML fi
 Scale = Annotated[str, typer.Option(help="quick: minutes on two cores. full: the paper's.")]
 Seeds = Annotated[int | None, typer.Option(help="How many; the experiment's own number without it.")]
 Rules = Annotated[str, typer.Option(help="Only these rules, separated by commas.", show_default=False)]
+Tasks = Annotated[
+    str, typer.Option(help="Only these tasks: names or patterns, cifar10*, separated by commas.", show_default=False)
+]
 Engine = Annotated[str, typer.Option(help="local, or ray for many runs side by side.")]
 Address = Annotated[str | None, typer.Option(help="A Ray cluster to use instead of this machine.")]
 Jobs = Annotated[int, typer.Option(help="Runs at once on a GPU, stacked where alike.")]
@@ -28,6 +31,7 @@ def reproduce(
     staleness: Annotated[str, typer.Option(help="true, published-code or both.")] = "true",
     tuned: Annotated[str | None, typer.Option(help="Settings that kasync tune chose.")] = None,
     rules: Rules = "",
+    tasks: Tasks = "",
     engine: Engine = "local",
     address: Address = None,
     device: Device = "cpu",
@@ -55,6 +59,7 @@ def reproduce(
         staleness=staleness,
         tuned=tuned,
         rules=names(rules),
+        tasks=names(tasks),
         overrides=_overrides(device, root, steps),
     )
     with show.interruptible(show.command_line()):
@@ -74,6 +79,7 @@ def tune(
     per: Annotated[str, typer.Option(help="Choose for each task, or on one task of each problem.")] = "task",
     seeds: Seeds = None,
     rules: Rules = "",
+    tasks: Tasks = "",
     engine: Engine = "local",
     device: Device = "cpu",
     jobs: Jobs = 1,
@@ -104,6 +110,7 @@ def tune(
             per=per,
             seeds=seeds,
             rules=names(rules),
+            tasks=names(tasks),
             overrides=_overrides(device, root, steps),
             engine=engine,
             jobs=jobs,

@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         verb.add_argument("--seeds", type=int, default=None)
         verb.add_argument("--scale", default="quick", choices=catalogue.SCALES)
         verb.add_argument("--rules", default="", help="only these, separated by commas")
+        verb.add_argument("--tasks", default="", help="only these, names or patterns such as 'cifar10*', likewise")
         verb.add_argument("--device", default="cpu")
         verb.add_argument("--jobs", type=int, default=1, help="runs at once on a GPU, stacked where alike")
         verb.add_argument("--engine", default="local")
@@ -64,8 +65,8 @@ def _overrides(options: Any) -> dict[str, Any]:
 
 
 def _shared(options: Any) -> dict[str, Any]:
-    rules = [name for name in options.rules.split(",") if name] or None
-    return {"scale": options.scale, "seeds": options.seeds, "rules": rules, "overrides": _overrides(options)}
+    only = {name: [each for each in vars(options)[name].split(",") if each] or None for name in ("rules", "tasks")}
+    return {"scale": options.scale, "seeds": options.seeds, "overrides": _overrides(options), **only}
 
 
 def _how(options: Any) -> dict[str, Any]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from kasync.errors import UserError, unknown
 from kasync.experiments import toml
-from kasync.experiments.experiment import Experiment, Task, Variant
+from kasync.experiments.axes import crossed
+from kasync.experiments.experiment import TITLES, Experiment, Task, Variant
 from kasync.experiments.problems import problem
 from kasync.experiments.settings import RunSettings
 
 PAPERS = Path(__file__).parent / "papers"
 SCALES = ("quick", "full")
+KEYS = ("title", "shows", "command", "rules", "rates", "seeds", "figures", "targets", "kind", "variants", "axes")
 
 
 def names() -> list[str]:
@@ -35,31 +37,38 @@ def read(path: Path) -> Experiment:
     """An experiment from its file; a misspelt key is an error that names the nearest one."""
     table = toml.read(path)
     where = path.name
-    allowed = ("title", "shows", "command", "rules", "seeds", "figures", "targets", "kind", "variants", *SCALES)
-    _known(table, allowed, where)
+    _known(table, (*KEYS, *SCALES), where)
     missing = [key for key in ("title", "shows", "command", "rules") if key not in table]
     if missing:
         raise UserError(f"{path} lacks {' and '.join(missing)}: add it.")
+    axes = table.get("axes", {})
     tasks = {
-        scale: [_task(row, f"[[{scale}]] of {where}") for row in table[scale]] for scale in SCALES if scale in table
+        scale: [_task(each, f"[[{scale}]] of {where}") for row in table[scale] for each in crossed(row, axes, where)]
+        for scale in SCALES
+        if scale in table
     }
     seeds = table.get("seeds", {})
     _known(seeds, SCALES, f"[seeds] of {where}")
     kind = table.get("kind", "training")
     if kind not in ("training", "timelines"):
         raise unknown(f"kind in {where}", kind, ("training", "timelines"))
+    rules = table["rules"]
+    variants = {label: _variant(label, row, where) for label, row in table.get("variants", {}).items()}
+    if "rates" in table:
+        variants = _at_rates(rules, variants, table["rates"], where)
+        rules = list(variants)
     return Experiment(
         name=path.stem,
         title=table["title"],
         shows=table["shows"],
         command=table["command"],
-        rules=tuple(table["rules"]),
+        rules=tuple(rules),
         tasks=tasks,
         seeds={"quick": 2, "full": 3, **seeds},
         figures=tuple(table.get("figures", ())),
         targets=tuple(table.get("targets", ())),
         kind=kind,
-        variants={label: _variant(label, row, where) for label, row in table.get("variants", {}).items()},
+        variants=variants,
     )
 
 
@@ -88,6 +97,21 @@ def _variant(label: str, row: Mapping[str, Any], where: str) -> Variant:
         raise UserError(f"[variants.{label}] of {where} has no rule: add one.")
     own = {name: value for name, value in row.items() if name not in ("rule", "title", "run")}
     return Variant(row["rule"], row.get("title", label), own, row.get("run", {}))
+
+
+def _at_rates(
+    rules: Sequence[str], variants: Mapping[str, Variant], factors: Any, where: str
+) -> dict[str, Variant]:
+    """Every rule once for each factor on its learning rate."""
+    if not isinstance(factors, list) or not all(isinstance(each, int | float) and each > 0 for each in factors):
+        raise UserError(f"rates = {factors!r} in {where}: give factors above 0, such as [0.1, 1, 10].")
+    every = {}
+    for label in rules:
+        base = variants.get(label) or Variant(label, TITLES.get(label, label))
+        for factor in factors:
+            title = f"{base.title}, rate × {factor:g}"
+            every[f"{label}@{factor:g}"] = replace(base, title=title, of=label, factor=float(factor))
+    return every
 
 
 def _known(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from kasync.errors import unknown
@@ -21,17 +22,27 @@ TITLES = {
     "ca2fl": "CA2FL",
     "fresh": "no staleness",
     "zeno": "Zeno++",
+    "recall": "Recall",
+    "ace": "ACE",
+    "fadas": "FADAS",
+    "delay_adaptive": "delay-adaptive",
+    "ringmaster": "Ringmaster",
 }
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A rule under another name: with other settings, with parts left out, or with a run of another shape."""
+    """A rule under another name: with other settings, with parts left out, or with a run of another shape.
+
+    With a `factor` it is the contender `of` with its learning rate, tuned or not, times this factor.
+    """
 
     rule: str
     title: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
+    of: str = ""
+    factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -88,6 +99,24 @@ class Experiment:
             raise unknown(f"scale of {self.name}", scale, self.tasks)
         return self.tasks[scale]
 
+    def only(self, scale: str, tasks: Sequence[str] | None) -> Experiment:
+        """With the tasks of this scale whose name is one of these or fits one of these patterns (`cifar10*`)."""
+        if tasks is None:
+            return self
+        every = self.tasks_at(scale)
+        for pattern in tasks:
+            if not any(fnmatchcase(task.name, pattern) for task in every):
+                raise unknown(f"task of {self.name}", pattern, [task.name for task in every])
+        kept = [task for task in every if any(fnmatchcase(task.name, pattern) for pattern in tasks)]
+        return replace(self, tasks={scale: kept})
+
+    def labels(self, rules: Sequence[str] | None) -> list[str]:
+        """The contenders that these rules stand for, all without rules: a rule at several rates is several."""
+        if not rules:
+            return list(self.rules)
+        at_rates = {rule: [label for label in self.rules if self.variant(label).of == rule] for rule in rules}
+        return [label for rule in rules for label in at_rates[rule] or [rule]]
+
     def cells(
         self,
         scale: str,
@@ -99,10 +128,10 @@ class Experiment:
     ) -> list[Cell]:
         """Every run, resolved and checked; seed by seed, so that an unfinished grid has whole rows."""
         cells: list[Cell] = []
-        tasks = self.tasks_at(scale)
+        tasks, labels = self.tasks_at(scale), self.labels(rules)
         for seed in range(self.seeds[scale]) if seeds is None else seeds:
             for task in tasks:
-                for label in rules or self.rules:
+                for label in labels:
                     for semantics in staleness:
                         cell = self._cell(task, label, semantics, seed, tuned, overrides or {})
                         if not any(_same(cell, other) for other in cells[-len(staleness) :]):
@@ -117,9 +146,12 @@ class Experiment:
         own = {} if self.kind == "timelines" else dict(task.problem.settings_of(variant.rule))
         values = {**own, **variant.settings}
         if tuned is not None:
-            values = tuned.applied(values, task.name, task.problem.name, label)
+            values = tuned.applied(values, task.name, task.problem.name, variant.of or label)
         if "lr_per_arrival" in values:  # the authors' SASGD is not divided by k
             values["lr"] = values.pop("lr_per_arrival") * table["k"]
+        if variant.factor != 1.0:
+            rate = "lr" if "lr" in values else "mixing"
+            values[rate] *= variant.factor
         kind = "none" if self.kind == "timelines" else variant.rule
         where = f"task {task.name!r} of {self.name}"
         settings = RunSettings.of({**table, "rule": {"kind": kind, **values}}, where).resolved()
@@ -127,7 +159,7 @@ class Experiment:
 
     def entry(self, scale: str, rules: Sequence[str] | None = None) -> dict[str, Any]:
         """What experiments/NAME-SCALE.json says, but for the cells."""
-        labels = list(rules or self.rules)
+        contenders = [(label, self.variant(label)) for label in self.labels(rules)]
         return {
             "format": "kasync experiment",
             "version": 1,
@@ -153,8 +185,8 @@ class Experiment:
                 for task in self.tasks_at(scale)
             ],
             "rules": [
-                {"label": label, "rule": self.variant(label).rule, "title": self.variant(label).title}
-                for label in labels
+                {"label": label, "rule": one.rule, "title": one.title, **({"of": one.of} if one.of else {})}
+                for label, one in contenders
             ],
         }
 

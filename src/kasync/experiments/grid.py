@@ -39,7 +39,9 @@ def record(out: Path, about: dict[str, Any], cells: Sequence[Cell], tuned: str |
         entries = [cell.entry() for cell in cells]
         kept = [entry for entry in before.get("cells", []) if not any(_same_place(entry, new) for new in entries)]
         rules = {row["label"]: row for row in [*before.get("rules", []), *about["rules"]]}
-        merged = {**about, "tuned": tuned, "rules": list(rules.values()), "cells": [*kept, *entries]}
+        tasks = {row["name"]: row for row in [*before.get("tasks", []), *about["tasks"]]}
+        lists = {"tasks": list(tasks.values()), "rules": list(rules.values()), "cells": [*kept, *entries]}
+        merged = {**about, "tuned": tuned, **lists}
         files.write_json(path, merged)
     return path
 

@@ -43,16 +43,17 @@ def plan(
     staleness: str = "true",
     tuned: str | None = None,
     rules: Sequence[str] | None = None,
+    tasks: Sequence[str] | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """Everything that will be run; whatever cannot work is refused here."""
+    """Everything that will be run; whatever cannot work is refused here. `tasks` are names or patterns (`mnist*`)."""
     if seeds is not None and seeds < 1:
         raise UserError(f"seeds = {seeds}: give at least 1.")
     chosen = Tuned.read(Path(tuned)) if tuned else None
     semantics = BOTH if staleness == "both" else tuple(staleness.split(","))
     planned = []
     for name in names or catalogue.names():
-        one = catalogue.load(name)
+        one = catalogue.load(name).only(scale, tasks)
         one_tuned = chosen if one.kind == "training" else None
         wanted = range(seeds) if seeds is not None else None
         of_rules = rules if one.kind == "training" else None

@@ -45,6 +45,7 @@ def tune(
     per: str = "task",
     seeds: int | None = None,
     rules: Sequence[str] | None = None,
+    tasks: Sequence[str] | None = None,
     overrides: Mapping[str, Any] | None = None,
     staleness: str = "true",
     engine: str = "local",
@@ -58,16 +59,16 @@ def tune(
         raise UserError(f"further = {further}: give 0 or more learning rates beyond the end of the grid.")
     if per not in PER:
         raise unknown("per", per, PER)
-    one = catalogue.load(name)
-    tasks = list(
+    one = catalogue.load(name).only(scale, tasks)
+    chosen_on = list(
         {task.problem.name if per == "problem" else task.name: task for task in one.tasks_at(scale)[::-1]}.values()
     )
-    labels = list(rules or one.rules)
+    labels = one.labels(rules)
     seed_list = range(FIRST_SEED, FIRST_SEED + (seeds or 1))
     held = {"validation": HELD_OUT, **(overrides or {})}
-    base = replace(one, tasks={scale: tasks}).cells(scale, seed_list, (staleness,), None, held, labels)
+    base = replace(one, tasks={scale: chosen_on}).cells(scale, seed_list, (staleness,), None, held, labels)
     how: dict[str, Any] = {"engine": engine, "jobs": jobs, "display": display}
-    places = {task.name: task for task in tasks}
+    places = {task.name: task for task in chosen_on}
     rates = rate_grid(budget)
     tries = [_with(cell, lr=_rate(cell) * factor) for cell in base for factor in rates]
     tried = _made(tries, out, how)

@@ -2,6 +2,9 @@
 
 Gather the batches, compute the gradients, let them wait, take the delivered ones, apply the rule, log: some two hundred
 small kernels. The graph reads the inputs of a chunk of steps from fixed buffers, with a step counter on the device.
+
+What begins in a step is hardly ever delivered in it, and then its gradients and the rule do not need each other: a
+second graph makes them side by side. The host, which knows the timeline, chooses between the two.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,14 +49,29 @@ class Buffers:
             self.inputs[name][: len(array)].copy_(torch.from_numpy(np.ascontiguousarray(array)))
 
 
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What the host works out for the steps start..stop-1, before the device reaches them."""
+
+    start: int
+    told: Deliveries
+    works: list[Workload]
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.works)
+
+
 @dataclass(eq=False)
 class CapturedRun(Run):
     """A run on CUDA: after a few plain steps, one graph launch a step."""
 
     warm: int = 0
     buffers: Buffers | None = None
-    graph: Any = None
+    graphs: dict[bool, Any] = field(default_factory=dict)  # whether gradients and rule go side by side -> graph
     stream: Any = field(default_factory=lambda: own_stream())
+    beside: Any = field(default_factory=lambda: side_stream())  # where clients compute while the rule is applied
+    prepared: Prepared | None = None
 
     @classmethod
     def begin(cls, plan: Plan, inputs: Inputs, clients: Clients, rule: Rule, params: Tensor) -> Run:
@@ -77,7 +96,10 @@ class CapturedRun(Run):
         return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
     def _replayed(self, start: int, stop: int) -> dict[str, NDArray]:
-        told, works = self.inputs.deliveries(start, stop), self.inputs.work(start, stop)
+        ready = self.prepared
+        if ready is None or ready.start != start or ready.stop != stop:
+            ready = self._prepare(start, stop)
+        told, works = ready.told, ready.works
         if self.buffers is None:
             with CAPTURING:
                 self._capture_surely(told, works[0])
@@ -87,13 +109,20 @@ class CapturedRun(Run):
         idle = len(self.store) - 1
         fitted = [work[extra:].padded(width, idle) for work, extra in zip(works, late, strict=True)]
         versions = self.plan.version_slots[start:stop, None]
-        self.buffers.load(arrays_of(told, fitted) | {"version_slots": np.where(versions >= 0, versions, idle)})
+        arrays = arrays_of(told, fitted)
+        self.buffers.load(arrays | {"version_slots": np.where(versions >= 0, versions, idle)})
         self.buffers.number.zero_()
-        for work, extra in zip(works, late, strict=True):
+        apart = ~(told.slots[:, :, None] == arrays["work_slots"][:, None, :]).any((1, 2))  # [steps]
+        for work, extra, free in zip(works, late, apart.tolist(), strict=True):
             if extra:
                 self.work(work[:extra])
-            self.graph.replay()
+            self.graphs[free and self.inputs.early].replay()
+        following = min(2 * stop - start, self.plan.timeline.steps)  # most likely as many steps again
+        self.prepared = self._prepare(stop, following) if following > stop else None  # while the device is busy
         return columns(self.buffers.log[: stop - start])
+
+    def _prepare(self, start: int, stop: int) -> Prepared:
+        return Prepared(start, self.inputs.deliveries(start, stop), self.inputs.work(start, stop))
 
     def _capture_surely(self, told: Deliveries, work: Workload) -> None:
         """Another thread that waits for the whole device spoils a capture; then it is begun anew."""
@@ -122,19 +151,19 @@ class CapturedRun(Run):
             self.server, params=self.server.params.clone(), step=self.server.step.clone(), memory=memory
         )
         buffers = self.buffers
-        self.graph = recorded(self.stream, lambda: self._body(buffers))
+        kinds = (False, True) if self.inputs.early else (False,)
+        self.graphs = {apart: recorded(self.stream, partial(self._body, buffers, apart)) for apart in kinds}
 
-    def _body(self, buffers: Buffers) -> None:
-        before = self.server
-        samples, weights = buffers.now("samples"), buffers.now("sample_weights")
-        slots = buffers.now("slots")
-        starts = None
+    def _body(self, buffers: Buffers, apart: bool) -> None:
+        before, slots, starts = self.server, buffers.now("slots"), None
         if self.inputs.early:
-            places = buffers.now("work_slots")
-            losses = self.clients.compute(before.params, samples, weights, self.store, places)
-            self.losses.index_copy_(0, places, losses)
+            if apart:
+                self.beside.wait_stream(self.stream)
+            with torch.cuda.stream(self.beside if apart else self.stream):
+                self._begin(buffers)
             rows, losses = self.store.index_select(0, slots), self.losses.index_select(0, slots)
         else:
+            samples, weights = buffers.now("samples"), buffers.now("sample_weights")
             self.store.index_copy_(0, buffers.now("version_slots"), before.params[None])
             starts = self.store.index_select(0, slots)
             rows = torch.empty_like(starts)
@@ -150,6 +179,8 @@ class CapturedRun(Run):
             starts if self.rule.needs_starts else None,
         )
         after, step = self.rule.advance(before, arrivals)
+        if apart:
+            self.stream.wait_stream(self.beside)  # gradients are taken on the parameters as they were
         for name, value in after.state_dict().items():
             place = before.state_dict()[name]
             if place.data_ptr() != value.data_ptr():
@@ -157,9 +188,16 @@ class CapturedRun(Run):
         buffers.log.index_copy_(0, buffers.number, logged(step)[None])
         buffers.number.add_(1)
 
+    def _begin(self, buffers: Buffers) -> None:
+        """Compute the gradients of those that start in this step and let them wait."""
+        places = buffers.now("work_slots")
+        samples, weights = buffers.now("samples"), buffers.now("sample_weights")
+        losses = self.clients.compute(self.server.params, samples, weights, self.store, places)
+        self.losses.index_copy_(0, places, losses)
+
     def restore(self, tensors: dict[str, Tensor]) -> None:
         super().restore(tensors)
-        self.graph, self.buffers = None, None
+        self.graphs, self.buffers = {}, None
 
 
 def recorded(stream: Any, body: Callable[[], None]) -> Any:
@@ -175,6 +213,11 @@ def own_stream() -> Any:
     """The stream of this thread. PyTorch hands out 32 in turn, so that one for each run would soon be shared."""
     current = torch.cuda.current_stream()
     return torch.cuda.Stream() if current == torch.cuda.default_stream() else current
+
+
+def side_stream() -> Any:
+    """A second stream for a run's own thread, from the other 32 that PyTorch hands out."""
+    return torch.cuda.Stream(priority=-1)
 
 
 def arrays_of(told: Deliveries, works: list[Workload]) -> dict[str, NDArray]:
