@@ -196,3 +196,28 @@ def test_without_a_library_torch_does_the_work(tmp_path, monkeypatch: pytest.Mon
         assert_gram(span.gram([rows]), [rows], by_kernel=False)
     finally:
         kernel._library.cache_clear()
+
+
+@pytest.mark.parametrize("product", ["gram", "combine"])
+def test_a_rules_products_are_in_full_precision_whatever_is_allowed(product, monkeypatch):
+    seen = []
+    monkeypatch.setattr(span, "blind", lambda tensor: bool(seen.append(torch.get_float32_matmul_precision())) or True)
+    multiply = torch.bmm if product == "gram" else Tensor.__matmul__
+
+    def watched(a, b):
+        seen.append(torch.get_float32_matmul_precision())
+        return multiply(a, b)
+
+    monkeypatch.setattr(*((torch, "bmm") if product == "gram" else (Tensor, "__matmul__")), watched)
+    rows = torch.randn(3, 5000)
+    torch.set_float32_matmul_precision("high")
+    try:
+        found = span.gram([rows]) if product == "gram" else span.combine(torch.eye(3), [rows])
+        after = torch.get_float32_matmul_precision()
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    expected = rows.double() @ rows.double().T if product == "gram" else rows
+    torch.testing.assert_close(found.double(), expected.double(), rtol=1e-5, atol=1e-3)
+    assert after == "high"
+    assert set(seen) == {"high", "highest"}
+    assert seen[-1] == "highest"

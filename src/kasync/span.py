@@ -7,7 +7,8 @@ that never wait for the device.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -26,6 +27,20 @@ def blind(tensor: Tensor) -> bool:
     return tensor.is_cuda or _is_one_of_many(tensor)
 
 
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Products of float32 as such, whatever torch.set_float32_matmul_precision allows the clients' gradients.
+
+    A parameter that is rounded in every step no longer learns from small steps.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def matrix(block: Block) -> Tensor:
     """[n, D] a block in one piece."""
     return block if isinstance(block, Tensor) else block.gathered()
@@ -37,7 +52,8 @@ def gram(given: Sequence[Block]) -> Tensor:
         return kernel.gram(given)
     blocks: Sequence[Tensor] = [matrix(block) for block in given]
     if blind(blocks[0]):
-        return _gram_at_once(blocks)
+        with full_precision():
+            return _gram_at_once(blocks)
     inner = {(i, j): _inner(a, b) for j, b in enumerate(blocks) for i, a in enumerate(blocks[: j + 1])}
     every = range(len(blocks))
     return torch.cat([torch.cat([inner[i, j] if i <= j else inner[j, i].mT for j in every], dim=1) for i in every])
@@ -52,9 +68,10 @@ def combine(coefficients: Tensor, given: Sequence[Block]) -> Tensor:
     parts = table.split([len(block) for block in blocks], dim=1)
     if not blind(blocks[0]):
         return functools.reduce(torch.add, map(_product, parts, blocks))
-    total = parts[0] @ blocks[0]  # no row is copied
-    for part, block in zip(parts[1:], blocks[1:], strict=True):
-        total = torch.addcmul(total, part, block) if len(block) == 1 else total + part @ block
+    with full_precision():
+        total = parts[0] @ blocks[0]  # no row is copied
+        for part, block in zip(parts[1:], blocks[1:], strict=True):
+            total = torch.addcmul(total, part, block) if len(block) == 1 else total + part @ block
     return total
 
 

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from small_worlds import CLIENTS, SETTINGS, Residual, make_rule, mlp, pictures, same_records, vectors
 
-from kasync import Gradient, LocalSGD, faults, models, server_gradient, simulate, timelines
+from kasync import Gradient, LocalSGD, faults, models, rules, server_gradient, simulate, timelines, together
 from kasync.timelines import durations
 
 try:
@@ -140,6 +140,29 @@ def resumed(name):
         assert torch.equal(again.params, expected.params)
 
 
+def stacked(tf32):
+    """A stack of runs gives what each gives alone; with TF32 nearly so, and the parameters stay unrounded."""
+    for make, data, batch in ((mlp, vectors(), 4), (models.lenet, pictures(), 3)):
+        worlds = [(lr, seed) for lr in (0.02, 0.05) for seed in (0, 1)]
+
+        def simulation(lr, seed, device, make=make, data=data, batch=batch):
+            timeline = timelines.uniform(6, 2, STEPS, seed)
+            return simulate(make(), data, rules.wkafl(lr), timeline, Gradient(batch), device=device, hold="gradients")
+
+        alone = [simulation(*world, "cpu") for world in worlds]
+        for one in alone:
+            list(one)
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        stack = [simulation(*world, "cuda") for world in worlds]
+        list(together(stack))
+        torch.set_float32_matmul_precision("highest")
+        for one, other in zip(alone, stack, strict=True):
+            params = other.params.cpu()
+            assert (one.params - params).abs().max() < (0.02 if tf32 else 1e-3), (one.params - params).abs().max()
+            last_bits = params.view(torch.int32) & 0x1FFF  # of which TF32 has none
+            assert (last_bits != 0).float().mean() > 0.9
+
+
 def the_model_stays_where_it_was():
     model = mlp()
     before = torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone()
@@ -161,6 +184,8 @@ CHECKS = {
     "any model": (any_model,),
     "evaluations change nothing": (evaluations_change_nothing,),
     "the same twice": (the_same_twice,),
+    "stacked": (stacked, False),
+    "stacked with tf32": (stacked, True),
     "the model stays where it was": (the_model_stays_where_it_was,),
 }
 

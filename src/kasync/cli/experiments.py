@@ -21,6 +21,7 @@ Tasks = Annotated[
 Engine = Annotated[str, typer.Option(help="local, or ray for many runs side by side.")]
 Address = Annotated[str | None, typer.Option(help="A Ray cluster to use instead of this machine.")]
 Jobs = Annotated[int, typer.Option(help="Runs at once on a GPU, stacked where alike.")]
+Tf32 = Annotated[bool, typer.Option("--tf32", help="Faster, rounder products for the clients' gradients on a GPU.")]
 Steps = Annotated[int | None, typer.Option(help="Instead of each task's own number.")]
 
 
@@ -36,6 +37,7 @@ def reproduce(
     address: Address = None,
     device: Device = "cpu",
     jobs: Jobs = 1,
+    tf32: Tf32 = False,
     root: Root = "",
     steps: Steps = None,
     out: Out = Path("results"),
@@ -52,6 +54,7 @@ def reproduce(
     if ls:
         _list(as_json)
         return
+    _choose_products(tf32)
     planned = again.plan(
         experiments or (),
         scale=scale,
@@ -83,6 +86,7 @@ def tune(
     engine: Engine = "local",
     device: Device = "cpu",
     jobs: Jobs = 1,
+    tf32: Tf32 = False,
     root: Root = "",
     steps: Steps = None,
     out: Out = Path("results"),
@@ -99,6 +103,7 @@ def tune(
     from kasync.experiments import tune as tuning
     from kasync.experiments.tuned import Tuned
 
+    _choose_products(tf32)
     with show.interruptible(show.command_line()):
         path = tuning.tune(
             experiment,
@@ -131,6 +136,13 @@ def tune(
         return
     show.rows(rows)
     show.note(f"Use them: kasync reproduce {experiment} --scale {scale} --tuned {path} --out {out}")
+
+
+def _choose_products(tf32: bool) -> None:
+    if tf32:
+        from kasync.experiments.runner import allow_tf32
+
+        allow_tf32()
 
 
 def _display(quiet: bool) -> Any:

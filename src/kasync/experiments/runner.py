@@ -261,6 +261,7 @@ def _describe(settings: RunSettings, folder: Path, source: str, hold: str) -> No
         "numpy": np.__version__,
         "python": platform.python_version(),
         "device": device_words(settings.device),
+        "products": products(),
         "source": source,
         "hold": hold,
     }
@@ -278,3 +279,13 @@ def device_words(device: str) -> str:
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"CPU, {torch.get_num_threads()} threads"
+
+
+def allow_tf32() -> None:
+    """From now on a GPU may round the factors of the clients' products to TF32; a rule's products stay as they are."""
+    torch.set_float32_matmul_precision("high")
+
+
+def products() -> str:
+    """In which precision clients multiply."""
+    return "float32" if torch.get_float32_matmul_precision() == "highest" else "tf32"

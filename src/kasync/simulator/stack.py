@@ -8,7 +8,7 @@ front: gradients by kasync.work.stacks, the rule by torch.vmap. On a GPU the sta
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -108,10 +108,11 @@ class Stack:
             if stop < last:
                 self.inputs.prepare(stop, min(stop + CHUNK, (stop // every + 1) * every, last))
             for offset in range(stop - start):
-                if any(len(works[offset]) for works in piece.late):
-                    for number, run in enumerate(self.runs):
-                        self._catch_up(number, piece.late[self.inputs.kinds[number]][offset], run)
-                self._step()
+                with CAPTURING if self.graph is None else nullcontext():  # one thread's precision is every thread's
+                    if any(len(works[offset]) for works in piece.late):
+                        for number, run in enumerate(self.runs):
+                            self._catch_up(number, piece.late[self.inputs.kinds[number]][offset], run)
+                    self._step()
             log = self.buffers.log[: stop - start]
             found = torch.stack([self._judged(run) for run in self.runs]) if stop % every == 0 or stop == last else None
             table = log.cpu()
@@ -165,7 +166,7 @@ class Stack:
 
     def _capture(self, buffers: Buffers) -> None:
         """What another thread spoils, the next step captures."""
-        with CAPTURING, suppress(RuntimeError):
+        with suppress(RuntimeError):
             self.graph = recorded(self.stream, lambda: self._body(buffers))
 
     def _arrived(self, buffers: Buffers) -> tuple[Tensor, ...]:
