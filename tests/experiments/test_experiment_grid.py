@@ -32,6 +32,14 @@ def mine(tmp_path):
     return str(path)
 
 
+@pytest.fixture
+def two(tmp_path):
+    path = tmp_path / "two.toml"
+    _, task = MINE.split("[[quick]]")
+    path.write_text(MINE + "[[quick]]" + task.replace("tiny", "small"))
+    return str(path)
+
+
 class Counting(Silent):
     """Remembers which runs were made."""
 
@@ -183,6 +191,27 @@ def test_tuning_again_runs_nothing_again(mine, tmp_path):
     display = Counting()
     assert tune.tune(mine, tmp_path, budget=2, rules=["fresh"], display=display).read_text() == first
     assert display.made == []
+
+
+def test_only_some_tasks_are_run_and_recorded_and_later_ones_join_them(two, tmp_path):
+    for tasks, there in ((["tiny"], ["tiny"]), (["s*"], ["tiny", "small"])):
+        planned = reproduce.plan([two], seeds=1, rules=["fresh"], tasks=tasks)
+        assert {cell.task for cell in planned.cells} == {there[-1]}
+        reproduce.carry_out(planned, tmp_path)
+        listed = json.loads((tmp_path / "experiments" / "two-quick.json").read_text())
+        assert [task["name"] for task in listed["tasks"]] == there
+        assert [cell["task"] for cell in listed["cells"]] == there
+    with pytest.raises(UserError, match="did you mean 'small'"):
+        reproduce.plan([two], tasks=["smal"])
+
+
+def test_tuning_one_task_after_the_other_gives_one_file(two, tmp_path):
+    for tasks in (["tiny"], ["small"], ["tiny"]):
+        path = tune.tune(two, tmp_path, budget=2, rules=["fresh"], tasks=tasks)
+    assert sorted(row.task for row in Tuned.read(path).chosen) == ["small", "tiny"]
+    assert len(_tried(path)) == 2 * 2
+    other = tune.tune(two, tmp_path, budget=1, rules=["fresh"], tasks=["tiny"])  # another search: nothing stays
+    assert [row.task for row in Tuned.read(other).chosen] == ["tiny"]
 
 
 def test_a_best_rate_at_the_end_of_its_grid_is_followed_as_far_as_asked(mine, tmp_path):

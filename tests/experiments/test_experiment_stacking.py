@@ -3,7 +3,7 @@
 import pytest
 
 from kasync import lock
-from kasync.experiments import reproduce, stacking
+from kasync.experiments import catalogue, reproduce, stacking
 from kasync.experiments.files import read_json
 from kasync.experiments.runner import Stopped, run, run_together
 from kasync.experiments.settings import RunSettings
@@ -53,6 +53,17 @@ def test_runs_that_differ_in_anything_else_are_not(way):
 )
 def test_what_a_stack_cannot_do_is_made_run_by_run(way):
     assert sizes([settings(**way), settings(seed=1, **way)]) == [1, 1]
+
+
+COMPARED = [rule for rule in catalogue.load("recall").rules if rule != "recall"]
+
+
+@pytest.mark.parametrize("kind", COMPARED)
+def test_every_rule_that_is_compared_can_be_stacked_over_arrivals_partitions_and_rates(tmp_path, kind):
+    plan = reproduce.plan(["recall"], seeds=1, rules=[kind], overrides={"steps": 4, "clients": 40})
+    runs = [(cell.settings, tmp_path / cell.settings.name) for cell in plan.cells]
+    assert [len(stack) for stack in stacks({each.name: each for each, _ in runs}, 100)] == [len(runs)]
+    assert {summary["stacked"] for summary in run_together(runs)} == {len(runs)}
 
 
 def test_no_stack_is_larger_than_asked_and_no_run_is_lost():

@@ -99,9 +99,7 @@ def _variant(label: str, row: Mapping[str, Any], where: str) -> Variant:
     return Variant(row["rule"], row.get("title", label), own, row.get("run", {}))
 
 
-def _at_rates(
-    rules: Sequence[str], variants: Mapping[str, Variant], factors: Any, where: str
-) -> dict[str, Variant]:
+def _at_rates(rules: Sequence[str], variants: Mapping[str, Variant], factors: Any, where: str) -> dict[str, Variant]:
     """Every rule once for each factor on its learning rate."""
     if not isinstance(factors, list) or not all(isinstance(each, int | float) and each > 0 for each in factors):
         raise UserError(f"rates = {factors!r} in {where}: give factors above 0, such as [0.1, 1, 10].")

@@ -37,7 +37,8 @@ def record(out: Path, about: dict[str, Any], cells: Sequence[Cell], tuned: str |
     with lock.held(folder, wait=10.0):
         before = files.read_json(path) if path.exists() else {}
         entries = [cell.entry() for cell in cells]
-        kept = [entry for entry in before.get("cells", []) if not any(_same_place(entry, new) for new in entries)]
+        places = {_place(entry) for entry in entries}
+        kept = [entry for entry in before.get("cells", []) if _place(entry) not in places]
         rules = {row["label"]: row for row in [*before.get("rules", []), *about["rules"]]}
         tasks = {row["name"]: row for row in [*before.get("tasks", []), *about["tasks"]]}
         lists = {"tasks": list(tasks.values()), "rules": list(rules.values()), "cells": [*kept, *entries]}
@@ -191,5 +192,5 @@ def _side_by_side(work: Any, jobs: int, stop: threading.Event) -> None:
         raise
 
 
-def _same_place(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return all(one[key] == other[key] for key in ("task", "rule", "staleness", "seed"))
+def _place(entry: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(entry[key] for key in ("task", "rule", "staleness", "seed"))

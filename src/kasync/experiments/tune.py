@@ -60,9 +60,8 @@ def tune(
     if per not in PER:
         raise unknown("per", per, PER)
     one = catalogue.load(name).only(scale, tasks)
-    chosen_on = list(
-        {task.problem.name if per == "problem" else task.name: task for task in one.tasks_at(scale)[::-1]}.values()
-    )
+    first = {task.problem.name if per == "problem" else task.name: task for task in one.tasks_at(scale)[::-1]}
+    chosen_on = list(first.values())[::-1]
     labels = one.labels(rules)
     seed_list = range(FIRST_SEED, FIRST_SEED + (seeds or 1))
     held = {"validation": HELD_OUT, **(overrides or {})}

@@ -57,6 +57,12 @@ class Tuned:
 
 
 def write(path: Path, about: Mapping[str, Any], chosen: Sequence[Chosen], tried: Sequence[Mapping[str, Any]]) -> None:
-    """The choices, then all that was tried."""
-    rows = [{**vars(row), "settings": dict(row.settings)} for row in chosen]
-    files.write(path, toml.dumps({"format": FORMAT, **about, "chosen": rows, "tried": list(tried)}))
+    """The choices, then all that was tried; what the file says of other tasks and rules, searched alike, stays."""
+    head = {"format": FORMAT, **about}
+    lists = {"chosen": [{**vars(row), "settings": dict(row.settings)} for row in chosen], "tried": list(tried)}
+    before = toml.read(path) if path.exists() else {}
+    if all(before.get(name) == value for name, value in head.items()):
+        now = {(row.task, row.rule) for row in chosen}
+        for name, rows in lists.items():
+            lists[name] = [row for row in before.get(name, []) if (row["task"], row["rule"]) not in now] + rows
+    files.write(path, toml.dumps(head | lists))

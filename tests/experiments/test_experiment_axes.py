@@ -1,0 +1,109 @@
+"""Do a few choices become every combination of them, and a rule at several rates several contenders?"""
+
+import pytest
+
+from kasync.errors import UserError
+from kasync.experiments import catalogue
+from kasync.experiments.tuned import Chosen, Tuned
+
+CROSSED = """
+title = "mine"
+shows = "every combination"
+command = "kasync reproduce mine.toml"
+rules = ["kasync_sgd", "sasgd", "fedasync"]
+rates = [0.1, 1, 10]
+
+[variants.fedasync]
+rule = "kasync_sgd"
+title = "another name"
+
+[axes.sizes]
+small = { title = "20 clients", run = { clients = 20, k = 4 } }
+large = { title = "40 clients", x = 10, run = { clients = 40 } }
+
+[axes.labels]
+1 = { run = { partition = { per_client = 1 } } }
+2 = { title = "2 labels", run = { partition = { per_client = 2 } } }
+
+[[quick]]
+name = "tiny"
+title = "Tiny"
+problem = "digits"
+run = { steps = 10, k = 5 }
+axes = ["sizes", "labels"]
+
+[[quick]]
+name = "plain"
+problem = "digits"
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(CROSSED)
+    return path
+
+
+def test_every_combination_is_a_task(path):
+    tasks = catalogue.read(path).tasks_at("quick")
+    assert [task.name for task in tasks] == ["tiny-small-1", "tiny-small-2", "tiny-large-1", "tiny-large-2", "plain"]
+    assert [task.title for task in tasks][1:3] == ["Tiny, 20 clients, 2 labels", "Tiny, 40 clients, 1"]
+    assert [task.x for task in tasks] == [None, None, 10, 10, None]
+    assert tasks[0].run == {"steps": 10, "clients": 20, "k": 4, "partition": {"per_client": 1}}
+    assert tasks[3].run == {"steps": 10, "clients": 40, "k": 5, "partition": {"per_client": 2}}
+
+
+def test_a_rule_at_several_rates_is_several_contenders(path):
+    cells = catalogue.read(path).cells("quick", seeds=[0])
+    rates = {cell.rule: cell.settings.rule.settings["lr"] for cell in cells if cell.task == "plain"}
+    assert list(rates) == [
+        f"{rule}@{factor}" for rule in ("kasync_sgd", "sasgd", "fedasync") for factor in (0.1, 1, 10)
+    ]
+    assert [rates[f"kasync_sgd@{factor}"] for factor in (0.1, 1, 10)] == pytest.approx([0.01, 0.1, 1.0])
+    assert rates["sasgd@10"] == pytest.approx(10.0)  # 0.1 for each of ten arrivals, times ten
+
+
+def test_the_factors_apply_to_the_tuned_rate_of_the_rule_itself(path):
+    one = catalogue.read(path)
+    tuned = Tuned("tuned.toml", [Chosen("plain", "digits", rule, {"lr": 0.5}, 0.9) for rule in ("sasgd", "kasync_sgd")])
+    cells = one.only("quick", ["plain"]).cells("quick", seeds=[0], tuned=tuned, rules=["sasgd"])
+    assert [cell.settings.rule.settings["lr"] for cell in cells] == pytest.approx([0.05, 0.5, 5.0])
+
+
+def test_naming_a_rule_means_all_its_rates_and_the_record_says_whose_they_are(path):
+    one = catalogue.read(path)
+    assert one.labels(["sasgd"]) == ["sasgd@0.1", "sasgd@1", "sasgd@10"]
+    assert one.labels(["sasgd@1", "wkafl"]) == ["sasgd@1", "wkafl"]
+    assert {row["of"] for row in one.entry("quick")["rules"]} == {"kasync_sgd", "sasgd", "fedasync"}
+    assert "another name, rate × 10" in [row["title"] for row in one.entry("quick")["rules"]]
+
+
+def test_only_some_tasks_by_name_or_pattern(path):
+    one = catalogue.read(path)
+    assert [task.name for task in one.only("quick", ["tiny-*-2", "plain"]).tasks_at("quick")] == [
+        "tiny-small-2",
+        "tiny-large-2",
+        "plain",
+    ]
+    assert one.only("quick", None) is one
+    with pytest.raises(UserError, match="unknown task of mine 'tiny-smal-1': did you mean 'tiny-small-1'"):
+        one.only("quick", ["plain", "tiny-smal-1"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        ('"sizes", "labels"', '"size"', "unknown axis in mine.toml 'size': did you mean 'sizes'"),
+        ('title = "2 labels", run', 'titel = "2", run', "did you mean 'title'"),
+        ("1 = { run = { partition = { per_client = 1 } } }", "1 = 3", "has 1 = 3: write"),
+        ("[0.1, 1, 10]", "[0.1, 0]", "give factors above 0"),
+        ("[0.1, 1, 10]", "3", "give factors above 0"),
+        ("clients = 20, k", "clinets = 20, k", "did you mean 'clients'"),
+    ],
+)
+def test_a_mistake_is_named(path, before, after, sentence):
+    path.write_text(CROSSED.replace(before, after))
+    with pytest.raises(UserError) as refusal:
+        catalogue.read(path)
+    assert sentence in str(refusal.value)
