@@ -59,7 +59,8 @@ class Tuned:
 def write(path: Path, about: Mapping[str, Any], chosen: Sequence[Chosen], tried: Sequence[Mapping[str, Any]]) -> None:
     """The choices, then all that was tried; what the file says of other tasks and rules, searched alike, stays."""
     head = {"format": FORMAT, **about}
-    lists = {"chosen": [{**vars(row), "settings": dict(row.settings)} for row in chosen], "tried": list(tried)}
+    choices: list[Mapping[str, Any]] = [{**vars(row), "settings": dict(row.settings)} for row in chosen]
+    lists = {"chosen": choices, "tried": list(tried)}
     before = toml.read(path) if path.exists() else {}
     if all(before.get(name) == value for name, value in head.items()):
         now = {(row.task, row.rule) for row in chosen}
