@@ -72,6 +72,7 @@ def test_the_same_results_give_the_same_report(small, tmp_path):
         "numbers.csv",
         "table.csv",
         "differences.csv",
+        "verdict.csv",
         "report.html",
     ]
     assert [path.read_bytes() for path in written[0]] == [path.read_bytes() for path in written[1]]

@@ -67,6 +67,11 @@ def targets(experiment: Experiment) -> list[Measure]:
     return found
 
 
+def steps_to(accuracy: float) -> Measure:
+    """Steps to this accuracy."""
+    return Measure(f"step_to_{accuracy:g}", f"steps to {accuracy:g}", partial(_reached, accuracy, "step"), 0)
+
+
 def behaviour() -> list[Measure]:
     """How stale, how many, how long."""
     return [

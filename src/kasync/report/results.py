@@ -34,11 +34,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Contender:
-    """A rule under the label and the title that the experiment gives it."""
+    """A rule under the label and the title that the experiment gives it; `of` whose rate it has a multiple of."""
 
     label: str
     rule: str
     title: str
+    of: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""How do the numbers leave for another program? As CSV: by run, by line, and the paired differences."""
+"""How do the numbers leave for another program? As CSV: by run, by line, paired differences, verdicts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 from kasync.report.intervals import Estimate
 from kasync.report.measures import ACCURACY, PRINTED, STABILITY, all_of
+from kasync.report.rates import sweeps, tried
 from kasync.report.results import Experiment, Line, Results
+from kasync.report.verdict import NEAR, standings
 
 ESTIMATE = ("mean", "low", "high", "seeds")
 
@@ -57,6 +59,41 @@ def differences(results: Results) -> str:
                             found = _numbers(measure.difference(ours, other))
                             labels = (ours.rule.label, other.rule.label)
                             rows.append((experiment.name, task.name, way, *labels, measure.name, *found))
+    return _text(head, rows)
+
+
+def standing(results: Results) -> str:
+    """verdict.csv: each rule on each task beside the best one and the limit."""
+    place = ("experiment", "task", "rule", "staleness")
+    judged = ("accuracy", "low", "high", "shortfall", "best", "within", "ahead")
+    beside = ("share_of_limit", "share_low", "share_high", "stability")
+    pace = (f"steps_to_{NEAR:g}_of_limit", "seeds_there", "fastest")
+    rows = []
+    for experiment in results.experiments:
+        for task in experiment.tasks if experiment.kind == "training" else ():
+            for way in experiment.semantics:
+                for each in standings(experiment, task, way):
+                    accuracy, share, steps = (_numbers(found) for found in (each.accuracy, each.share, each.steps))
+                    rows.append(
+                        (
+                            *(experiment.name, task.name, each.line.rule.label, way),
+                            *(*accuracy[:3], each.shortfall, int(each.best), int(each.within), int(each.ahead)),
+                            *(*share[:3], each.stability.mean if each.stability else None),
+                            *(steps[0], steps[3], int(each.fastest)),
+                        )
+                    )
+    return _text((*place, *judged, *beside, *pace), rows)
+
+
+def by_rate(results: Results) -> str:
+    """rates.csv: accuracy at each learning rate, where rules were tried at several."""
+    head = ("experiment", "task", "rule", "rate", "of_best_rate", *ESTIMATE)
+    rows = []
+    for experiment in (each for each in results.experiments if tried(each)):
+        for sweep in sweeps(experiment):
+            place = (experiment.name, sweep.task.name, sweep.rule.label)
+            for rate, multiple, found in zip(sweep.rates, sweep.relative, sweep.accuracies, strict=True):
+                rows.append((*place, rate, multiple, *_numbers(found)))
     return _text(head, rows)
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from kasync.report.intervals import METHOD, Estimate
+from kasync.report import matrices, rates
+from kasync.report.intervals import METHOD
 from kasync.report.measures import ACCURACY, PRINTED, STABILITY, Measure, behaviour, of_timelines, targets
+from kasync.report.printing import NOTHING, WORDS, difference, number, table
 from kasync.report.results import ANY, Experiment, Line, Results, Task
 
-NOTHING = "–"
-WORDS = {"true": "true staleness", "published-code": "published code", "none": "no staleness"}
+MEASURED = 100  # rows of the table of speed and staleness, at most: what is longer is better read from table.csv
 
 
 def markdown(results: Results, pictures: Sequence[tuple[str, str]] = ()) -> str:
@@ -27,12 +28,23 @@ def sections(experiment: Experiment) -> list[str]:
     """The tables of one experiment."""
     if experiment.kind == "timelines":
         return [_measured(experiment, of_timelines(), "Staleness, counted from 1")]
+    if rates.tried(experiment):
+        return [rates.table_of(experiment)]
+    speed = _measured(experiment, [*targets(experiment), *behaviour()], "How fast, how stale, how many")
+    if _crossed(experiment):
+        return [*matrices.sections(experiment), speed]
     return [
         *(_beside_the_paper(experiment, name, tasks) for name, tasks in experiment.groups().items()),
         _differences(experiment),
         _between_semantics(experiment),
-        _measured(experiment, [*targets(experiment), *behaviour()], "How fast, how stale, how many"),
+        speed,
     ]
+
+
+def _crossed(experiment: Experiment) -> bool:
+    """Whether rules on several tasks are compared with each other, and not with the paper or the published code."""
+    printed = any(task.paper for task in experiment.tasks)
+    return len(experiment.tasks) > 1 and len(experiment.semantics) == 1 and not printed
 
 
 def _about(experiment: Experiment) -> str:
@@ -64,7 +76,7 @@ def _beside_the_paper(experiment: Experiment, name: str, tasks: Sequence[Task]) 
             if lines:
                 cells = [_cell(lines, measure, way) for measure, way in columns]
                 rows.append([task.title, rule.title, *cells])
-    return _table(f"### {name}", head, rows)
+    return table(f"### {name}", head, rows)
 
 
 def _cell(lines: dict[str, Line], measure: Measure, way: str) -> str:
@@ -90,7 +102,7 @@ def _differences(experiment: Experiment) -> str:
                     rows.append([task.title, WORDS[way], f"{first.title} − {other.rule.title}", *pairs])
     head = ["task", "staleness", "difference", "final accuracy", "stability (lower is steadier)"]
     title = f"### {first.title} against the others, paired by seed (bold: the interval excludes 0)"
-    return _table(title, head, rows)
+    return table(title, head, rows)
 
 
 def _between_semantics(experiment: Experiment) -> str:
@@ -107,39 +119,14 @@ def _between_semantics(experiment: Experiment) -> str:
                     [task.title, rule.title, *(NOTHING if each is None else difference(each) for each in found)]
                 )
     title = "### Published code − true staleness, paired by seed"
-    return _table(title, ["task", "rule", "final accuracy", "stability"], rows)
+    return table(title, ["task", "rule", "final accuracy", "stability"], rows)
 
 
 def _measured(experiment: Experiment, measures: Sequence[Measure], title: str) -> str:
     rows = []
+    if len(experiment.lines) > MEASURED:
+        return f"### {title}\n\n{len(experiment.lines)} rows, in table.csv."
     for line in experiment.lines:
         cells = [number(measure.estimate(line), measure.digits, len(line.runs)) for measure in measures]
         rows.append([line.task.title, line.rule.title, WORDS[line.staleness], *cells])
-    return _table(f"### {title}", ["task", "rule", "staleness", *(measure.title for measure in measures)], rows)
-
-
-def number(found: Estimate | None, digits: int, planned: int) -> str:
-    """0.9712 ± 0.0021 (3), with the number of seeds it rests on, of how many where some are missing."""
-    if found is None:
-        return NOTHING
-    spread = "" if found.half is None else f" ± {found.half:.{digits}f}"
-    count = f"{found.count}" if found.count == planned else f"{found.count} of {planned}"
-    return f"{found.mean:.{digits}f}{spread} ({count})"
-
-
-def difference(found: Estimate, digits: int = 4) -> str:
-    """With its sign; bold where the interval excludes zero."""
-    spread = "" if found.half is None else f" ± {found.half:.{digits}f}"
-    text = f"{found.mean:+.{digits}f}{spread} ({found.count})"
-    return f"**{text}**" if found.excludes_zero else text
-
-
-def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Empty without rows; a column that says nothing anywhere is left out."""
-    rows = list(rows)
-    kept = [place for place in range(len(head)) if any(row[place] != NOTHING for row in rows)]
-    if not rows or not kept:
-        return ""
-    lines = [[head[place] for place in kept], ["---"] * len(kept), *([row[place] for place in kept] for row in rows)]
-    text = "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
-    return f"{title}\n\n{text}"
+    return table(f"### {title}", ["task", "rule", "staleness", *(measure.title for measure in measures)], rows)

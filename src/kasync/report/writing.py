@@ -11,6 +11,7 @@ from kasync.report import results as reading
 from kasync.report import sheets, tables
 from kasync.report.figures import save
 from kasync.report.payload import payload
+from kasync.report.rates import tried
 from kasync.report.webpage import html as page_of
 
 
@@ -39,6 +40,8 @@ def write(
     pictures = [(name, path.relative_to(folder).as_posix()) for name, path in saved]
     files.write(folder / "report.md", tables.markdown(results, pictures))
     texts = {"numbers.csv": sheets.by_run, "table.csv": sheets.by_line, "differences.csv": sheets.differences}
+    texts |= {"verdict.csv": sheets.standing}
+    texts |= {"rates.csv": sheets.by_rate} if any(tried(each) for each in results.experiments) else {}
     for name, text_of in texts.items():
         files.write(folder / name, text_of(results))
     page = folder / "report.html" if html else None

@@ -60,3 +60,10 @@ def line_style(look: Look, points: int) -> dict[str, Any]:
         "markevery": max(1, points // 8),
         "linewidth": 1.6,
     }
+
+
+def emphasis(ours: bool) -> dict[str, Any]:
+    """How a line with intervals is drawn that should catch the eye, or that should not."""
+    if ours:
+        return {"linewidth": 2.6, "markersize": 7, "capsize": 3, "zorder": 5, "mec": "black", "mew": 0.8}
+    return {"linewidth": 1.0, "markersize": 4, "capsize": 1.5, "elinewidth": 0.6, "alpha": 0.85}

@@ -12,29 +12,33 @@ from kasync.report.results import Experiment, Task
 from kasync.report.series import Band, evaluations
 from kasync.report.tables import WORDS
 
+WIDE, NARROW = 6, 3  # panels in a row, at most; how many where there are more
 BAND, RANGE = f"{LEVEL:.0%} interval over seeds", "range of the seeds"
 
 
 def curves(experiment: Experiment, tasks: Sequence[Task]) -> Any | None:
-    """Test accuracy against steps, or None while nothing has been evaluated."""
+    """Test accuracy against steps, a row of panels for each semantics; None while nothing has been evaluated."""
     ways = experiment.semantics
     look = looks(experiment.rules)
-    figure, axes = panels(len(ways), len(tasks))
+    shown = [(way, task) for way in ways for task in tasks]
+    columns = len(tasks) if len(tasks) <= WIDE else NARROW
+    rows = -(-len(shown) // columns)
+    figure, axes = panels(rows, columns)
     drawn = 0
-    for row, way in enumerate(ways):
-        for column, task in enumerate(tasks):
-            panel = axes[row, column]
-            for line in experiment.beside(task, way):
-                band = evaluations(line, "accuracy")
-                if band is not None:
-                    style = line_style(look[line.rule.label], len(band.x))
-                    draw_band(panel, band, style, line.rule.title)
-                    drawn += 1
-            panel.set_title(task.title if len(ways) == 1 else f"{task.title}\n{WORDS[way]}", fontsize=9)
-            if row == len(ways) - 1:
-                panel.set_xlabel("step", fontsize=9)
-            if column == 0:
-                panel.set_ylabel("test accuracy", fontsize=9)
+    for place, (panel, (way, task)) in enumerate(zip(axes.flat, shown, strict=False)):
+        for line in experiment.beside(task, way):
+            band = evaluations(line, "accuracy")
+            if band is not None:
+                style = line_style(look[line.rule.label], len(band.x))
+                draw_band(panel, band, style, line.rule.title)
+                drawn += 1
+        panel.set_title(task.title if len(ways) == 1 else f"{task.title}\n{WORDS[way]}", fontsize=9)
+        if place >= len(shown) - columns:
+            panel.set_xlabel("step", fontsize=9)
+        if place % columns == 0:
+            panel.set_ylabel("test accuracy", fontsize=9)
+    for panel in axes.flat[len(shown) :]:
+        panel.set_visible(False)
     _share_heights(axes)
     axes[0, 0].fill_between([], [], [], color="#555555", alpha=0.25, linewidth=0, label=band_words(experiment))
     legend(figure, axes)

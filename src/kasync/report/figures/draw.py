@@ -13,6 +13,9 @@ from kasync.report.figures.curves import curves
 from kasync.report.figures.held import held
 from kasync.report.figures.ladder import ladder
 from kasync.report.figures.motivation import motivation
+from kasync.report.figures.overview import overview
+from kasync.report.figures.sensitivity import sensitivity
+from kasync.report.rates import tried
 from kasync.report.results import Experiment, Results
 
 FORMATS = ("png", "pdf")
@@ -23,10 +26,13 @@ def figures_of(experiment: Experiment) -> Iterator[tuple[str, Any]]:
     """(name, figure) for everything there is to see so far."""
     if experiment.kind == "timelines":
         drawn = [("held", held(experiment))]
+    elif tried(experiment):
+        drawn = [("rates", sensitivity(experiment))]
     else:
         groups = experiment.groups().items()
         drawn = [(f"{name}-accuracy", curves(experiment, tasks)) for name, tasks in groups]
         drawn += [(f"{name}-final", ladder(experiment, tasks)) for name, tasks in groups]
+        drawn += [(f"{name}-overview", overview(experiment, tasks)) for name, tasks in groups]
         if "Figure 2" in experiment.figures:
             drawn.append(("motivation", motivation(experiment)))
     yield from ((_file_name(f"{experiment.name}-{name}"), figure) for name, figure in drawn if figure is not None)

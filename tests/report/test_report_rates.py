@@ -1,0 +1,68 @@
+"""Does the report say how much the learning rate matters?"""
+
+from pathlib import Path
+
+import pytest
+from test_report_verdict import run
+
+from kasync.report import sheets
+from kasync.report.figures import figures_of
+from kasync.report.intervals import Estimate
+from kasync.report.rates import Sweep, sweeps, tried
+from kasync.report.results import Contender, Experiment, Line, Results, Task
+from kasync.report.tables import sections
+
+TASK = Task("a", "Data, small", "Data")
+FACTORS = (0.1, 1.0, 10.0)
+REACHED = {"steady": (0.76, 0.80, 0.78), "touchy": (0.85, 0.40, 0.10)}  # rule -> accuracy at each factor
+
+
+@pytest.fixture
+def experiment() -> Experiment:
+    lines = []
+    for rule, reached in REACHED.items():
+        for factor, final in zip(FACTORS, reached, strict=True):
+            contender = Contender(f"{rule}@{factor:g}", rule, f"{rule.title()}, rate × {factor:g}", rule)
+            lines.append(Line(TASK, contender, "true", {seed: run(final, 0.03 * factor) for seed in (0, 1)}))
+    return Experiment("mine", "Mine", [TASK], [line.rule for line in lines], lines)
+
+
+def sweep(rates, means):
+    return Sweep(TASK, Contender("x", "x", "X"), rates, [Estimate(mean, None, 1) for mean in means])
+
+
+def test_a_rule_at_several_rates_is_one_sweep(experiment):
+    assert tried(experiment)
+    steady, touchy = sweeps(experiment)
+    assert (steady.rule.label, steady.rule.title) == ("steady", "Steady")
+    assert steady.rates == pytest.approx([0.003, 0.03, 0.3])
+    assert steady.relative == pytest.approx([0.1, 1.0, 10.0])
+    assert touchy.relative == pytest.approx([1.0, 10.0, 100.0])
+    assert [each.mean for each in touchy.accuracies] == pytest.approx([0.85, 0.4, 0.1])
+
+
+def test_the_range_that_keeps_most_of_the_accuracy_is_interpolated_between_rates():
+    assert sweep([1, 10, 100], [0.0, 1.0, 0.0]).held(0.5) == (pytest.approx(10.0), False)
+    assert sweep([1, 10, 100], [0.9, 1.0, 0.0]).held(0.5) == (pytest.approx(10**1.5), True)
+    assert sweep([1, 10, 100], [1.0, 1.0, 1.0]).held(0.5) == (pytest.approx(100.0), True)
+
+
+def test_the_best_thirtyfold_range_is_where_the_mean_is_highest():
+    rates = [10 ** (place / 2) for place in range(5)]  # 1 to 100
+    assert sweep(rates, [0.1, 0.6, 0.8, 0.7, 0.5]).over(30.0) == pytest.approx((0.65, 0.5))
+    assert sweep(rates, [0.9, 0.6, 0.8, 0.7, 0.0]).over(30.0) == pytest.approx((0.75, 0.6))
+    assert sweep(rates[:3], [0.9, 0.6, 0.8]).over(30.0) is None
+
+
+def test_the_report_has_a_row_for_each_rule_a_sheet_and_a_figure(experiment):
+    (text,) = sections(experiment)
+    assert "| Data, small | Steady | 0.03 | 0.8000 |" in text
+    assert "at least 100.0 |" in text
+    rows = sheets.by_rate(Results(Path("nowhere"), [experiment])).splitlines()
+    assert len(rows) == 1 + 6
+    assert rows[4].startswith("mine,a,touchy,0.003,1.0,0.85")
+    ((name, figure),) = figures_of(experiment)
+    assert name == "mine-rates"
+    (panel,) = figure.axes
+    assert panel.get_xscale() == "log"
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["30-fold range", "Steady", "Touchy"]
