@@ -49,8 +49,8 @@ def differences(results: Results) -> str:
     """differences.csv: rule minus other on the same task, semantics and seeds, every pair once."""
     head = ("experiment", "task", "staleness", "rule", "minus", "number", *ESTIMATE)
     rows = []
-    for experiment in results.experiments:
-        for task in experiment.tasks if experiment.kind == "training" else ():
+    for experiment in _comparisons(results):
+        for task in experiment.tasks:
             for way in experiment.semantics:
                 lines = experiment.beside(task, way)
                 for place, ours in enumerate(lines):
@@ -69,8 +69,8 @@ def standing(results: Results) -> str:
     beside = ("share_of_limit", "share_low", "share_high", "stability")
     pace = (f"steps_to_{NEAR:g}_of_limit", "seeds_there", "fastest")
     rows = []
-    for experiment in results.experiments:
-        for task in experiment.tasks if experiment.kind == "training" else ():
+    for experiment in _comparisons(results):
+        for task in experiment.tasks:
             for way in experiment.semantics:
                 for each in standings(experiment, task, way):
                     accuracy, share, steps = (_numbers(found) for found in (each.accuracy, each.share, each.steps))
@@ -95,6 +95,11 @@ def by_rate(results: Results) -> str:
             for rate, multiple, found in zip(sweep.rates, sweep.relative, sweep.accuracies, strict=True):
                 rows.append((*place, rate, multiple, *_numbers(found)))
     return _text(head, rows)
+
+
+def _comparisons(results: Results) -> list[Experiment]:
+    """Where rules compete with each other, and not with themselves at other rates."""
+    return [each for each in results.experiments if each.kind == "training" and not tried(each)]
 
 
 def _every(results: Results) -> Iterable[tuple[Experiment, Line]]:

@@ -62,8 +62,17 @@ def line_style(look: Look, points: int) -> dict[str, Any]:
     }
 
 
-def emphasis(ours: bool) -> dict[str, Any]:
-    """How a line with intervals is drawn that should catch the eye, or that should not."""
+def point_style(look: Look, ours: bool) -> dict[str, Any]:
+    """How means with intervals are drawn: what should catch the eye solid, large and on top."""
+    style: dict[str, Any] = {"color": look.colour, "marker": MARKER[look.marker]}
     if ours:
-        return {"linewidth": 2.6, "markersize": 7, "capsize": 3, "zorder": 5, "mec": "black", "mew": 0.8}
-    return {"linewidth": 1.0, "markersize": 4, "capsize": 1.5, "elinewidth": 0.6, "alpha": 0.85}
+        return style | {
+            "linestyle": "-",
+            "linewidth": 2.4,
+            "markersize": 7,
+            "elinewidth": 1.4,
+            "capsize": 3,
+            "zorder": 5,
+        }
+    thin = {"linewidth": 1.0, "markersize": 4, "elinewidth": 0.6, "capsize": 1.5, "alpha": 0.85}
+    return style | thin | {"linestyle": DASH[look.dash]}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kasync.report.figures.canvas import DASH, MARKER, emphasis, legend, panels
-from kasync.report.look import looks
+from kasync.report.figures.canvas import legend, panels, point_style
+from kasync.report.look import Look, looks
 from kasync.report.matrices import short_title
 from kasync.report.measures import ACCURACY
 from kasync.report.results import Experiment, Task
@@ -43,7 +43,7 @@ def _draw(
     names: Sequence[str],
     places: dict[str, tuple[str, str, str]],
     number: int,
-    look: Any,
+    look: Look,
 ) -> int:
     """One rule in one panel, beside the others so that intervals can be seen; how many points there were."""
     rule = experiment.rules[number]
@@ -59,11 +59,8 @@ def _draw(
             [x for x, _ in points],
             [found.mean for _, found in points],
             yerr=[found.half or 0.0 for _, found in points],
-            color=look.colour,
-            linestyle=DASH[look.dash],
-            marker=MARKER[look.marker],
             label=rule.title,
-            **emphasis(number == 0),
+            **point_style(look, number == 0),
         )
     return len(points)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kasync.report.figures.canvas import DASH, MARKER, emphasis, legend, panels
+from kasync.report.figures.canvas import legend, panels, point_style
 from kasync.report.look import looks
 from kasync.report.rates import FOLD, sweeps
 from kasync.report.results import Experiment
@@ -15,23 +15,19 @@ def sensitivity(experiment: Experiment) -> Any | None:
     found = list(sweeps(experiment))
     if not found:
         return None
-    tasks = list({sweep.task.name: sweep.task for sweep in found}.values())
-    rules = list({sweep.rule.label: sweep.rule for sweep in found}.values())
+    tasks = [task for task in experiment.tasks if any(sweep.task is task for sweep in found)]
+    rules = list(dict.fromkeys(sweep.rule for sweep in found))
     look = looks(rules)
     figure, axes = panels(1, len(tasks), width=5.2, height=4.2, share_heights=True)
     for panel, task in zip(axes[0], tasks, strict=True):
         panel.axvspan(FOLD**-0.5, FOLD**0.5, color="#000000", alpha=0.05, linewidth=0, label=f"{FOLD:g}-fold range")
         for sweep in (sweep for sweep in found if sweep.task is task):
-            own = look[sweep.rule.label]
             panel.errorbar(
                 sweep.relative,
                 [each.mean for each in sweep.accuracies],
                 yerr=[each.half or 0.0 for each in sweep.accuracies],
-                color=own.colour,
-                linestyle=DASH[own.dash],
-                marker=MARKER[own.marker],
                 label=sweep.rule.title,
-                **emphasis(sweep.rule.label == rules[0].label),
+                **point_style(look[sweep.rule.label], sweep.rule is rules[0]),
             )
         panel.set_xscale("log")
         panel.set_title(task.title, fontsize=9)
