@@ -15,9 +15,21 @@ def constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 @functools.lru_cache(maxsize=1024)
+def filled(value: float, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """[length] this number, again and again; shared, so never written to."""
+    return torch.full((length,), value, dtype=dtype, device=device)
+
+
+@functools.lru_cache(maxsize=1024)
 def eye(rows: int, columns: int, device: torch.device) -> Tensor:
     """[rows, columns] float64 with ones on the diagonal; shared, so never written to."""
     return torch.eye(rows, columns, dtype=torch.float64, device=device)
+
+
+@functools.lru_cache(maxsize=1024)
+def units(start: int, stop: int, size: int, device: torch.device) -> Tensor:
+    """[stop - start, size] float64, these rows of the identity; shared, so never written to."""
+    return eye(size, size, device)[start:stop]
 
 
 @functools.lru_cache(maxsize=1024)

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from kasync import checks, optimizers, span
-from kasync.arrivals import Arrivals, Usable, repeated
-from kasync.constants import constant, eye, where
+from kasync.arrivals import Arrivals, Usable, changed, repeated
+from kasync.constants import constant, eye, filled, units, where
 from kasync.kernel import Block
 from kasync.optimizers import OptimizerFactory
 from kasync.schedules import Constant, Schedule
@@ -88,7 +88,7 @@ class Step:
 
     @property
     def k(self) -> int:
-        return len(self.weights)
+        return self.weights.shape[0]  # a tensor's len takes ten times as long
 
     @cached_property
     def count(self) -> Tensor:
@@ -97,43 +97,58 @@ class Step:
             return constant(self.k, torch.float64, self.usable.device)
         return self.usable.sum().clamp(min=1).double()
 
+    @cached_property
+    def mean_loss(self) -> Tensor:
+        """[] float64, over the usable arrivals, where there are losses (one is 0 where it is not usable)."""
+        assert self.losses is not None
+        return self.losses.mean() if self.all_usable else self.losses.sum() / self.count
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """[K] 2-norms of the gradients as they stand."""
+        return self.dots(self.coefficients, self.coefficients).clamp(min=0).sqrt()
+
     @property
     def direction(self) -> Tensor:
         """[B] what the server would step along now: the weighted sum of the gradients as they stand."""
         return self.weights @ self.coefficients
 
     def having(self, **changes: Any) -> Step:
-        """This step with some fields changed; what dataclasses.replace does, in a tenth of its time."""
-        step = object.__new__(Step)
-        step.__dict__.update(self.__dict__)
+        """This step with some fields changed, and what was computed from them forgotten."""
+        step = changed(self)
+        if "coefficients" in changes or "gram" in changes:
+            step.__dict__.pop("lengths", None)
         if "usable" in changes:
-            step.__dict__.pop("count", None)  # it was counted before
             step.__dict__["all_usable"] = False
+            step.__dict__.pop("count", None)
+        if "usable" in changes or "losses" in changes:
+            step.__dict__.pop("mean_loss", None)
         step.__dict__.update(changes)
         return step
 
     def unit(self, name: str) -> Tensor:
         """[n, B] coefficients of the basis rows called `name`."""
-        return eye(len(self.gram), len(self.gram), self.gram.device)[self.layout[name]]
+        rows = self.layout[name]
+        return units(rows.start, rows.stop, self.gram.shape[0], self.gram.device)
 
     def dots(self, a: Tensor, b: Tensor) -> Tensor:
         """[...] inner products of coefficient rows a and b [..., B]."""
-        return ((a @ self.gram) * b).sum(-1)
+        return a @ (self.gram @ b) if b.dim() == 1 else ((a @ self.gram) * b).sum(-1)
 
     def norms(self, rows: Tensor | None = None) -> Tensor:
         """[...] 2-norms of coefficient rows [..., B]; of the K gradients as they stand by default."""
-        rows = self.coefficients if rows is None else rows
-        return self.dots(rows, rows).clamp(min=0).sqrt()
+        return self.lengths if rows is None else self.dots(rows, rows).clamp(min=0).sqrt()
 
     def cosines_to(self, row: Tensor) -> Tensor:
         """[K] cosine of each gradient with the row [B]; a zero gradient has no direction and counts as 0."""
-        lengths = self.norms() * self.norms(row)
-        cosines = self.dots(self.coefficients, row) / where(lengths > 0, lengths, torch.inf)
-        return cosines.clamp(-1.0, 1.0)
+        inner = self.gram @ row  # [B]
+        lengths = self.norms() * (row @ inner).clamp(min=0).sqrt()
+        return (self.coefficients @ inner / where(lengths > 0, lengths, torch.inf)).clamp(-1.0, 1.0)
 
     def scaled(self, factors: Tensor) -> Step:
         """Every gradient times its factor [K]."""
-        return self.having(coefficients=self.coefficients * factors[:, None])
+        step = self.having(coefficients=self.coefficients * factors[:, None])
+        return step.having(lengths=self.lengths * factors.abs()) if "lengths" in self.__dict__ else step
 
     def averaged(self, scores: Tensor) -> Tensor:
         """[K] scores of the usable arrivals, scaled to sum to one; all zero when they sum to zero."""
@@ -235,7 +250,7 @@ class Rule:
         kept = tuple(part for part in self.parts if type(part) not in parts)
         return replace(self, parts=kept, name=f"{self.name} without {', '.join(part.__name__ for part in parts)}")
 
-    @property
+    @cached_property
     def needs_starts(self) -> bool:
         """Whether some part reads the parameters each client started from."""
         return any(part.needs_starts for part in self.parts)
@@ -277,7 +292,7 @@ class Rule:
             step = part(step)
         return self._closed(server, step, blocks, in_place)
 
-    @property
+    @cached_property
     def clients(self) -> int | None:
         """How many clients the tables have room for, where there is one."""
         return next((part.clients for part in self.parts if part.needs_clients), None)  # type: ignore[attr-defined]
@@ -286,21 +301,15 @@ class Rule:
         self, server: ServerState, sound: Usable, gram: Tensor, blocks: Mapping[str, Block], lr: float | Tensor
     ) -> Step:
         """The step before its first part: each gradient as it came, equal weights."""
-        arrivals, k, size = sound.arrivals, len(sound.mask), len(gram)
-        finite = gram.diagonal() < torch.inf  # shows every NaN and infinity; one in a memory makes nothing usable
-        usable = sound.mask & finite[:k] & finite[k:].all()
-        clients = arrivals.client_index
-        if clients is not None and self.clients is not None:
-            usable = usable & ~repeated(clients, usable)
-            clients = where(usable, clients, self.clients)  # what is not usable goes to a row nobody reads
-        all_usable = not span.blind(usable) and bool(usable.all())
+        k, size = sound.staleness.shape[0], gram.shape[0]
+        clients, usable, all_usable = self._judged(sound, gram)
         if not all_usable:
             valid = torch.cat([usable, usable.new_ones(size - k)])
             gram = where(valid[:, None] & valid[None, :], gram, 0.0)
-        layout, start = {}, 0
+        layout, stop = {}, 0
         for name, rows in blocks.items():
-            layout[name] = slice(start, start + len(rows))
-            start += len(rows)
+            start, stop = stop, stop + len(rows)
+            layout[name] = slice(start, stop)
         factor = self.schedule(server.step).to(gram.device)
         step = Step(
             gram=gram,
@@ -313,7 +322,7 @@ class Rule:
             number=server.step,
             memory=server.memory,
             coefficients=eye(k, size, gram.device),
-            weights=torch.full((k,), 1.0 / k, dtype=torch.float64, device=gram.device),
+            weights=filled(1.0 / k, k, torch.float64, gram.device),
             lr=lr * factor.double(),
             stage=server.memory["stage"],
             dropped=constant(0, torch.int64, gram.device),
@@ -330,6 +339,22 @@ class Rule:
             batch_sizes=step.kept(sound.batch_sizes, 0.0),
             weights=step.kept(1.0 / step.count.expand(k), 0.0),
         )
+
+    def _judged(self, sound: Usable, gram: Tensor) -> tuple[Tensor | None, Tensor, bool]:
+        """The clients [K], which arrivals are usable [K], and whether all of them are known to be.
+
+        A norm that is finite shows that there is no NaN and no infinity; one in a memory makes nothing usable.
+        """
+        clients, k = sound.arrivals.client_index, sound.staleness.shape[0]
+        seen = not (span.blind(gram) or span.blind(sound.told))
+        if seen and self.clients is None and sound.surely() and float(gram.trace()) < torch.inf:
+            return clients, filled(True, k, torch.bool, gram.device), True
+        finite = gram.diagonal() < torch.inf
+        usable = sound.mask & finite[:k] & finite[k:].all()
+        if clients is not None and self.clients is not None:
+            usable = usable & ~repeated(clients, usable)
+            clients = where(usable, clients, self.clients)  # what is not usable goes to a row nobody reads
+        return clients, usable, seen and bool(usable.all())
 
     def _closed(
         self, server: ServerState, step: Step, blocks: Mapping[str, Block], in_place: bool
@@ -348,19 +373,19 @@ class Rule:
         state: dict[str, Tensor] = {}
         if self.optimizer is None:  # the parameters join as one more row, and the first combination is the update
             table = torch.stack([-step.lr * step.direction, *step.vectors.values()])  # [1 + vectors, B]
-            table = torch.cat([table, eye(len(table), 1, table.device)], dim=1)
-            params, *vectors = span.combine(table, [*clean.values(), server.params[None]])
+            table = torch.cat([table, eye(table.shape[0], 1, table.device)], dim=1)
+            params, *vectors = span.combine(table, [*clean.values(), server.params[None]]).unbind()
         else:
             table = torch.stack([step.direction, *step.vectors.values()])
-            direction, *vectors = span.combine(table, list(clean.values()))
+            direction, *vectors = span.combine(table, list(clean.values())).unbind()
             params, state = optimizers.follow(self.optimizer, server.params, direction, step.lr, old)
-        changed = dict(zip(step.vectors, vectors, strict=True)) | dict(step.values) | state | {"stage": step.stage}
+        after = dict(zip(step.vectors, vectors, strict=True)) | dict(step.values) | state | {"stage": step.stage}
         if blind:
-            if not changed.keys() <= old.keys() and bool(step.skipped):
+            if not after.keys() <= old.keys() and bool(step.skipped):
                 return server, step  # an optimiser's first state has no earlier one to fall back on
             params = where(step.skipped, server.params, params)
-            changed = {name: where(step.skipped, old.get(name, value), value) for name, value in changed.items()}
-        memory = dict(old) | changed
+            after = {name: where(step.skipped, old.get(name, value), value) for name, value in after.items()}
+        memory = dict(old) | after
         for name, rows in step.rows.items():
             memory[name] = self._written(old[name], rows, clean, in_place)
         made = 1 if step.all_usable else (~step.skipped).long()

@@ -88,19 +88,17 @@ def fits(blocks: Sequence[Block]) -> bool:
         return False
     tables = [_table(block) for block in blocks]
     dtype, width = tables[0].dtype, tables[0].shape[-1]
-    return (
-        dtype in TYPES
-        and sum(len(block) for block in blocks) <= MOST_ROWS
-        and not (torch.is_grad_enabled() and any(table.requires_grad for table in tables))
-        and all(
-            table.device.type == "cpu"
+    for table in tables:
+        if not (
+            table.is_cpu
             and table.dtype == dtype
             and table.dim() == 2
             and table.shape[1] == width
             and (width < 2 or table.stride(1) == 1)
-            for table in tables
-        )
-    )
+            and not (table.requires_grad and torch.is_grad_enabled())
+        ):
+            return False
+    return dtype in TYPES and sum(map(_length, blocks)) <= MOST_ROWS
 
 
 def gram(blocks: Sequence[Block]) -> Tensor:
@@ -119,10 +117,9 @@ def combine(coefficients: Tensor, blocks: Sequence[Block]) -> Tensor:
     rows = addresses(blocks)
     if coefficients.dim() != 2 or coefficients.shape[1] != len(rows):
         raise ValueError(f"coefficients {list(coefficients.shape)}: need one column for each of {len(rows)} rows")
-    table = coefficients.detach().to("cpu", torch.float64).contiguous()  # [n, B]
-    first = _table(blocks[0])
-    result = first.new_empty(len(table), first.shape[1])
-    _call("kasync_combine", rows, blocks, table.data_ptr(), len(table), result.data_ptr())
+    table, first = coefficients.to("cpu", torch.float64).contiguous(), _table(blocks[0])  # [n, B]
+    result = first.new_empty(table.shape[0], first.shape[1])
+    _call("kasync_combine", rows, blocks, table.data_ptr(), table.shape[0], result.data_ptr())
     return result
 
 
@@ -130,15 +127,20 @@ def addresses(blocks: Sequence[Block], column: int = 0) -> ctypes.Array[ctypes.c
     """[B] where this column of each row is."""
     places: list[int] = []
     for block in blocks:
-        table = _table(block)
-        chosen = range(len(block)) if isinstance(block, Tensor) else block.chosen
-        start, stride = table.data_ptr() + column * table.element_size(), table.stride(0) * table.element_size()
-        places.extend([start + row * stride for row in chosen])
+        table, chosen = (block, range(_length(block))) if isinstance(block, Tensor) else (block.table, block.chosen)
+        size = table.element_size()
+        start, stride = table.data_ptr() + column * size, table.stride(0) * size
+        places += [start + row * stride for row in chosen]
     return (_pointer * len(places))(*places)
 
 
 def _table(block: Block) -> Tensor:
     return block if isinstance(block, Tensor) else block.table
+
+
+def _length(block: Block) -> int:
+    """How many rows; a tensor's len is a Python function that takes its time."""
+    return block.shape[0] if isinstance(block, Tensor) else len(block.chosen)
 
 
 def _call(name: str, rows: ctypes.Array[ctypes.c_void_p], blocks: Sequence[Block], *rest: int) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kasync import checks
+from kasync.constants import constant
 from kasync.errors import unknown
 
 
@@ -24,7 +25,7 @@ class Constant:
     """1"""
 
     def __call__(self, step: Tensor) -> Tensor:
-        return torch.ones((), dtype=torch.float64, device=step.device)
+        return constant(1.0, torch.float64, step.device)
 
 
 @dataclass(frozen=True)

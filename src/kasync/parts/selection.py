@@ -28,7 +28,7 @@ class SelectConsistent(Part):
     def __call__(self, step: Step) -> Step:
         estimate = step.direction if step.estimate is None else step.estimate
         similarities = step.cosines_to(estimate)
-        passes = step.usable & (similarities >= self.threshold)
+        passes = step.kept(similarities >= self.threshold, False)
         chosen = passes.any()
         weights = where(passes, self.sharpness * similarities, -torch.inf).softmax(0)  # NaN where nothing was chosen
         step = step.having(similarities=similarities, estimate=estimate)
@@ -48,6 +48,6 @@ class EnterStageTwo(Part):
     def __call__(self, step: Step) -> Step:
         if step.losses is None:
             return step
-        low = step.losses.sum() <= self.loss_threshold * step.count  # a loss is 0 where it is not usable
+        low = step.mean_loss <= self.loss_threshold
         low = low if step.all_usable else low & ~step.skipped
         return step.having(stage=where(low, 2, step.stage))

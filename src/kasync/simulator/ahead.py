@@ -9,21 +9,40 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from threading import Lock
 
 import torch
 
 MOST = 4  # pieces given out and not begun; more would only keep more versions of the model
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Piece:
     """Some clients' work, and the slots its results go to."""
 
     slots: frozenset[int]
     do: Callable[[], None]
-    future: Future[None]
+    undone: Lock = field(default_factory=Lock)  # held until it is done
+    error: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        self.undone.acquire()
+
+    def run(self) -> None:
+        """Do it in another thread than the one that waits for it."""
+        try:
+            self.do()
+        except BaseException as error:  # it comes out where the work is waited for
+            self.error = error
+        self.undone.release()
+
+    def wait(self) -> None:
+        """Return when it is done; what went wrong comes out here."""
+        with self.undone:
+            if self.error is not None:
+                raise self.error
 
 
 @dataclass(eq=False)
@@ -31,22 +50,33 @@ class Ahead:
     """Work that was given out and that nobody has needed yet."""
 
     others: ThreadPoolExecutor | None  # None: everything is done at once, by this thread
-    pieces: deque[Piece] = field(default_factory=deque)
+    most: int = 0  # threads among the others
+    pieces: deque[Piece] = field(default_factory=deque)  # given out and not known to be done
+    waiting: deque[Piece] = field(default_factory=deque)  # those of them that nobody has begun
+    helping: int = 0  # threads that look for something to begin
+    changing: Lock = field(default_factory=Lock)  # held while these two change
 
     @classmethod
     def beside(cls, threads: int) -> Ahead:
         """As many threads in all, this one among them."""
         if threads < 2:
             return cls(None)
-        return cls(ThreadPoolExecutor(threads - 1, initializer=torch.set_num_threads, initargs=(1,)))
+        return cls(ThreadPoolExecutor(threads - 1, initializer=torch.set_num_threads, initargs=(1,)), threads - 1)
 
     def give(self, slots: Iterable[int], do: Callable[[], None]) -> None:
         """Have this done some time; where too much waits already, take part in it."""
         if self.others is None:
             return do()
-        while self.pieces and self.pieces[0].future.done():
-            self.pieces.popleft().future.result()
-        self.pieces.append(Piece(frozenset(slots), do, self.others.submit(do)))
+        while self.pieces and not self.pieces[0].undone.locked():
+            self.pieces.popleft().wait()
+        piece = Piece(frozenset(slots), do)
+        self.pieces.append(piece)
+        with self.changing:
+            self.waiting.append(piece)
+            called = self.helping < self.most
+            self.helping += called
+        if called:
+            self.others.submit(self._help)
         if len(self.pieces) > MOST:
             self._take_part()
 
@@ -62,9 +92,20 @@ class Ahead:
             self._take_part()
 
     def _take_part(self) -> None:
-        """Do the first piece nobody has begun, or wait for the first of those begun; an error in it comes out here."""
-        for piece in self.pieces:
-            if piece.future.cancel():
-                self.pieces.remove(piece)
-                return piece.do()
-        self.pieces.popleft().future.result()
+        """Do the first piece nobody has begun, or wait for the first of those begun."""
+        with self.changing:
+            piece = self.waiting.popleft() if self.waiting else None
+        if piece is None:
+            return self.pieces.popleft().wait()
+        self.pieces.remove(piece)
+        piece.do()
+
+    def _help(self) -> None:
+        """Do what waits until nothing does: a thread is woken seldom and not for every piece."""
+        while True:
+            with self.changing:
+                if not self.waiting:
+                    self.helping -= 1
+                    return
+                piece = self.waiting.popleft()
+            piece.run()

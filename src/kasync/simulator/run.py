@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kasync.arrivals import Arrivals
+from kasync.constants import filled
 from kasync.core import Rule, ServerState, Step
+from kasync.faults.deliveries import Damage
 from kasync.kernel import Block, Rows
 from kasync.simulator.ahead import Ahead
-from kasync.simulator.inputs import Deliveries, Inputs, Workload
+from kasync.simulator.inputs import Inputs, Workload
 from kasync.simulator.plan import Plan
 from kasync.span import matrix
 from kasync.work.clients import Clients, one_thread_each
@@ -25,6 +27,17 @@ SOON = 2  # steps within which work that is given out now is needed now
 BLOCK = 100  # clients whose gradients are computed at once
 NARROW = ("loss", "lr", "stage", "dropped", "skipped")  # one number a step
 WIDE = ("weights", "similarities")  # k numbers a step
+NOTES = NARROW + WIDE
+
+
+class Told(NamedTuple):
+    """What the server is told in one step."""
+
+    places: list[int]  # [K] the slots as plain numbers
+    slots: Tensor  # [K] where the gradient, or the version it is computed on, lies
+    staleness: Tensor  # [K] float64
+    batch_sizes: Tensor  # [K] float64
+    clients: Tensor  # [K]
 
 
 @dataclass(eq=False)
@@ -63,48 +76,42 @@ class Run:
     def steps(self, start: int, stop: int) -> dict[str, NDArray]:
         """Make the steps start..stop-1 and return what is to be recorded of them."""
         told = self.inputs.deliveries(start, stop)
-        rows = []
-        for offset, work in enumerate(self.inputs.work(start, stop)):
-            rows.append(logged(self._step(start + offset, offset, work, told)))
+        works, tensors = self.inputs.work(start, stop), (told.slots, told.staleness, told.batch_sizes, told.clients)
+        each = map(Told, told.slots.tolist(), *(self.tensor(values).unbind() for values in tensors))
+        notes = [
+            noted(self._step(start + offset, offset, work, now, told.damage))
+            for offset, (work, now) in enumerate(zip(works, each, strict=True))
+        ]
         self.ahead.finish()
-        return columns(torch.stack(rows))
+        table = zip(NOTES, zip(*notes, strict=True), strict=True)
+        return {name: torch.stack(values).double().cpu().numpy() for name, values in table}
 
-    def _step(self, number: int, offset: int, work: Workload, told: Deliveries) -> Step:
+    def _step(self, number: int, offset: int, work: Workload, told: Told, damage: Damage | None) -> Step:
         rows: Block  # [K, D]
         if self.inputs.early:
             self.work(work, urgent=len(work) > 0 and self.plan.soonest(number) < number + SOON)
-            self.ahead.need(told.slots[offset].tolist())
-            slots = self.tensor(told.slots[offset])
-            losses, starts = self.losses.index_select(0, slots), None
-            rows = Rows(self.store, told.slots[offset].tolist())
+            self.ahead.need(told.places)
+            losses, starts = self.losses.index_select(0, told.slots), None
+            rows = Rows(self.store, told.places)
         else:
             slot = int(self.plan.version_slots[number])
             if slot >= 0:
                 self.store[slot] = self.server.params
-            starts = self._taken(self.tensor(told.slots[offset]))  # [K, D]
+            starts = self._taken(told.slots)  # [K, D]
             rows = torch.empty_like(starts)
             losses = self.clients.compute(starts, self.tensor(work.samples), self.tensor(work.weights), rows)
-        if told.damage is not None:
-            rows = told.damage.done_to(matrix(rows), offset)
-        self.server, step = self.rule.advance(
-            self.server,
-            Arrivals(
-                rows,
-                self.tensor(told.staleness[offset]),
-                losses,
-                self.tensor(told.batch_sizes[offset]),
-                self.tensor(told.clients[offset]),
-                starts if self.rule.needs_starts else None,
-            ),
-        )
+        if damage is not None:
+            rows = damage.done_to(matrix(rows), offset)
+        starts = starts if self.rule.needs_starts else None
+        arrivals = Arrivals(rows, told.staleness, losses, told.batch_sizes, told.clients, starts)
+        self.server, step = self.rule.advance(self.server, arrivals)
         return step
 
     def work(self, work: Workload, block: int = BLOCK, urgent: bool = True) -> None:
         """Have gradients computed on the current model and let them wait; what is urgent, by all threads at once."""
         for start in range(0, len(work), block):
-            some = work[start : start + block]
-            for group in self.clients.groups(len(some), urgent):
-                part = some[group]
+            for group in self.clients.groups(min(block, len(work) - start), urgent):
+                part = work[start + group.start : start + group.stop]
                 self.ahead.give(part.slots.tolist(), partial(self._compute, self.server.params, part))
 
     def _compute(self, params: Tensor, work: Workload) -> None:
@@ -134,16 +141,22 @@ class Run:
             self.losses.copy_(tensors["losses"])
 
 
+def noted(step: Step) -> tuple[Tensor, ...]:
+    """What is recorded of a step, in the order of NARROW, [] each, and WIDE, [K] each."""
+    nothing = filled(torch.nan, step.k, torch.float64, step.weights.device)
+    loss = nothing[0] if step.losses is None else step.mean_loss
+    similarities = nothing if step.similarities is None else step.similarities
+    return loss, step.lr, step.stage, step.dropped, step.skipped, step.weights, similarities
+
+
 def logged(step: Step) -> Tensor:
-    """[5 + 2 K] float64: what is recorded of a step, in the order of NARROW and WIDE."""
-    nothing = torch.full_like(step.weights, torch.nan)
-    mean_loss = nothing[0] if step.losses is None else step.losses.sum() / step.count  # 0 where not usable
-    narrow = [mean_loss, step.lr, step.stage.double(), step.dropped.double(), step.skipped.double()]
-    return torch.cat([torch.stack(narrow), step.weights, nothing if step.similarities is None else step.similarities])
+    """[5 + 2 K] float64: the same in one tensor, for a device that is not asked before the chunk is over."""
+    *narrow, weights, similarities = noted(step)
+    return torch.cat([torch.stack([value.double() for value in narrow]), weights, similarities])
 
 
 def columns(rows: Tensor) -> dict[str, NDArray]:
-    """The recorded rows [steps, 5 + 2 K] by name."""
+    """The logged rows [steps, 5 + 2 K] by name."""
     table = rows.cpu().numpy()
     narrow, wide = table[:, : len(NARROW)], np.split(table[:, len(NARROW) :], len(WIDE), axis=1)
     return dict(zip(NARROW, narrow.T, strict=True)) | dict(zip(WIDE, wide, strict=True))

@@ -30,15 +30,15 @@ class Batches:
         """Samples [n, batches, m] int64 and their weights [n, batches, m] float32, which sum to one in every batch."""
         start = self.offsets[clients][:, None]  # [n, 1]
         size = self.offsets[np.asarray(clients) + 1][:, None] - start
-        number = np.arange(self.batches)[None, :]  # [1, batches]
+        left = np.maximum(size[..., None] - np.arange(self.batch_size), 1).astype(np.uint64)  # [n, 1, m]
+        draws = np.arange(self.batches * self.batch_size).reshape(1, self.batches, self.batch_size)
+        who, when = clients[:, None, None], visits[:, None, None]
+        ranks = (counter.bits(self.seed, counter.Stream.BATCHES, who, when, draws) % left).astype(np.int64)
         picked: list[NDArray] = []  # positions [n, batches], each different from those before it
         for draw in range(self.batch_size):
-            left = np.maximum(size - draw, 1).astype(np.uint64)
-            stream = number * self.batch_size + draw
-            bits = counter.bits(self.seed, counter.Stream.BATCHES, clients[:, None], visits[:, None], stream)
-            position = (bits % left).astype(np.int64)
+            position = ranks[..., draw]
             for earlier in sorted_columns(picked):
-                position += position >= earlier  # the position-th of those not yet picked
+                position = position + (position >= earlier)  # the position-th of those not yet picked
             picked.append(position)
         positions = np.stack(picked, axis=-1)  # [n, batches, m]
         used = np.minimum(size, self.batch_size)[..., None]  # [n, 1, 1]
