@@ -89,6 +89,7 @@ MISTAKES = {
     "a settings file that is not there": (["run", "nowhere.toml"], "nowhere.toml does not exist"),
     "a timeline that is not there": (["run", "--timeline", "nowhere.npz"], "nowhere.npz does not exist"),
     "an unknown experiment": (["reproduce", "stalenes"], "did you mean 'staleness'"),
+    "an unknown task": (["reproduce", "staleness", "--tasks", "digits-11"], "did you mean 'digits-10'"),
     "no seeds": (["reproduce", "staleness", "--seeds", "0"], "seeds = 0"),
     "an unknown engine": (["reproduce", "appendix_d", "--engine", "rya"], "did you mean 'ray'"),
     "an unknown rule to explain": (["rules", "wkalf"], "did you mean 'wkafl'"),

@@ -8,6 +8,7 @@ import pytest
 
 from kasync.errors import UserError
 from kasync.experiments import catalogue, grid, reproduce, tune
+from kasync.experiments.__main__ import main
 from kasync.experiments.display import Lines, Silent
 from kasync.experiments.tuned import Tuned
 
@@ -203,6 +204,18 @@ def test_only_some_tasks_are_run_and_recorded_and_later_ones_join_them(two, tmp_
         assert [cell["task"] for cell in listed["cells"]] == there
     with pytest.raises(UserError, match="did you mean 'small'"):
         reproduce.plan([two], tasks=["smal"])
+
+
+def test_some_tasks_can_be_named_where_only_torch_and_numpy_are(two, tmp_path):
+    how = ["--out", str(tmp_path), "--quiet", "--rules", "fresh", "--tasks", "nothing,s*"]
+    assert main(["reproduce", two, *how]) == 2
+    how[-1] = "s*"
+    assert main(["tune", two, "--budget", "1", *how]) == 0
+    path = tmp_path / "tuned" / "two-quick.toml"
+    assert [row.task for row in Tuned.read(path).chosen] == ["small"]
+    assert main(["reproduce", two, "--seeds", "1", "--tuned", str(path), *how]) == 0
+    listed = json.loads((tmp_path / "experiments" / "two-quick-tuned.json").read_text())
+    assert [cell["task"] for cell in listed["cells"]] == ["small"]
 
 
 def test_tuning_one_task_after_the_other_gives_one_file(two, tmp_path):
