@@ -180,6 +180,21 @@ def ace(lr: float, clients: int, max_staleness: int | None = None) -> Rule:
 
 
 @_rule
+def recall(lr: float, clients: int, half_life: float = 0.5, power: float = 0.5, memory_precision: str = "full") -> Rule:
+    """w <- w - lr sum a_i (g_i - b_i (h_i - m)),  a_i ~ (1 + s_i)^(-power),  b_i = 2^(-age of h_i / half_life)
+
+    h_i is the last delivery of client i, m the mean of all of them, each counted b_j times; ages are counted in rounds
+    of clients / K steps. From every gradient goes what its client's last one had of its own, trusted the less the
+    older it is. kasync's own (2026): without fading it is CA2FL's calibration, with nothing but fading K-async SGD.
+    """
+    parts_of_it = (
+        parts.Recall(clients, half_life, memory_precision),
+        parts.DiscountStaleness(discounts.Polynomial(power), normalize=True),
+    )
+    return Rule("recall", lr, parts_of_it)
+
+
+@_rule
 def fadas(lr: float, patience: float = 1.0, betas: tuple[float, float] = (0.9, 0.99), eps: float = 1e-8) -> Rule:
     """w <- w - lr' m/(sqrt(max v) + eps)  on d = 1/K sum g_i;  lr' = min(lr, 1/max s) when max s > patience
 

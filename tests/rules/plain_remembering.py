@@ -67,6 +67,32 @@ class Ace:
         return -self.lr * mean(recent) if recent else torch.zeros_like(params)
 
 
+class Recall:
+    """Every client's share of the mean, and what is taken from a gradient, fade with the age of its last delivery."""
+
+    def __init__(self, lr: float, clients: int, half_life: float = 0.5, power: float = 0.5) -> None:
+        self.lr, self.clients, self.half_life, self.power = lr, clients, half_life, power
+        self.last: dict[int, tuple[Tensor, float]] = {}  # client -> its gradient, the round in which it was computed
+        self.round = 0.0
+
+    def trust(self, client: int) -> float:
+        return 2.0 ** (-(self.round - self.last[client][1]) / self.half_life) if client in self.last else 0.0
+
+    def move(self, params: Tensor, arrivals: Arrivals) -> Tensor:
+        nothing, pace = torch.zeros_like(params), len(arrivals.clients) / self.clients
+        trusted = sum(self.trust(client) for client in self.last)
+        mean = sum((self.trust(client) * row for client, (row, _) in self.last.items()), nothing) / (trusted or 1.0)
+        weights = [(1.0 + tau) ** -self.power for tau in ages(arrivals)]
+        direction, fresh = nothing, {}
+        for client, row, tau, weight in zip(arrivals.clients, rows(arrivals), ages(arrivals), weights, strict=True):
+            before, when = self.last.get(int(client), (nothing, -float("inf")))
+            direction = direction + weight / sum(weights) * (row - self.trust(int(client)) * (before - mean))
+            fresh[int(client)] = (row, max(self.round - pace * tau, when))
+        self.last |= fresh
+        self.round += pace
+        return -self.lr * direction
+
+
 class Ringleader:
     """Two tables of gradient lists. K deliveries are put into the tables one by one; then there is at most one update.
 

@@ -55,6 +55,12 @@ CASES = {  # name: rule, its settings, the plain loop
     "ca2fl": ("ca2fl", {"lr": 0.1, "clients": CLIENTS}, remembering.Ca2fl(0.1, CLIENTS)),
     "ace": ("ace", {"lr": 0.1, "clients": CLIENTS}, remembering.Ace(0.1, CLIENTS)),
     "aced": ("ace", {"lr": 0.1, "clients": CLIENTS, "max_staleness": 6}, remembering.Ace(0.1, CLIENTS, 6)),
+    "recall": ("recall", {"lr": 0.1, "clients": CLIENTS}, remembering.Recall(0.1, CLIENTS)),
+    "recall, long and evenly": (
+        "recall",
+        {"lr": 0.1, "clients": CLIENTS, "half_life": 20.0, "power": 0.0},
+        remembering.Recall(0.1, CLIENTS, half_life=20.0, power=0.0),
+    ),
     "ringleader": ("ringleader", {"lr": 0.1, "clients": CLIENTS}, remembering.Ringleader(0.1, CLIENTS)),
     "centered_clip": ("centered_clip", {"lr": 0.1, "radius": 2.0}, remembering.CenteredClip(0.1, 2.0)),
     "centered_clip, thrice": (

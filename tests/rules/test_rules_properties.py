@@ -22,9 +22,10 @@ SCALE_FREE = {
     for case, (name, _, _) in CASES.items()
     if name
     in {"kasync_sgd", "twafl", "sasgd", "fedbuff", "delay_adaptive", "ringmaster", "gsgm", "ca2fl", "ace", "krum"}
-    | {"ringleader"}
+    | {"ringleader", "recall"}
 } | {"wkafl unclipped": make("wkafl").without(parts.ClipNorms)}
-NORMALISED = ("wkafl", "kasync_sgd", "twafl", "gsgm", "krum", "geometric_median", "centered_clip", "ca2fl", "fadas")
+MEANS = ("kasync_sgd", "twafl", "gsgm", "krum", "geometric_median", "centered_clip")
+NORMALISED = ("wkafl", *MEANS, "ca2fl", "recall", "fadas")
 
 
 def at_rest(dtype: torch.dtype = torch.float64) -> ServerState:

@@ -80,6 +80,7 @@ SETTINGS: dict[str, dict] = {  # learning rates are small, so that float32 diffe
     "fedasync": {"mixing": 0.2},
     "fedbuff": {"lr": 0.05},
     "ca2fl": {"lr": 0.02, "clients": CLIENTS},
+    "recall": {"lr": 0.02, "clients": CLIENTS},
     "ace": {"lr": 0.02, "clients": CLIENTS},
     "fadas": {"lr": 0.002},
     "ringmaster": {"lr": 0.05, "max_staleness": 4},

@@ -147,7 +147,7 @@ def stacked(tf32):
 
         def simulation(lr, seed, device, make=make, data=data, batch=batch):
             timeline = timelines.uniform(6, 2, STEPS, seed)
-            return simulate(make(), data, rules.wkafl(lr), timeline, Gradient(batch), device=device, hold="gradients")
+            return simulate(make(), data, rules.kasync_sgd(lr), timeline, Gradient(batch), device=device, hold="gradients")
 
         alone = [simulation(*world, "cpu") for world in worlds]
         for one in alone:

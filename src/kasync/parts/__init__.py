@@ -3,6 +3,7 @@
 from kasync.parts.clipping import ClipNorms, ClipToEstimate
 from kasync.parts.mixing import MixModels
 from kasync.parts.momentum import AddMomentum, AddRoundMomentum, Remember
+from kasync.parts.recall import Recall
 from kasync.parts.robust import CenterAndClip, FindMedian, PickCentral
 from kasync.parts.selection import EnterStageTwo, SelectConsistent
 from kasync.parts.staleness import (
@@ -34,6 +35,7 @@ __all__ = [
     "FindMedian",
     "MixModels",
     "PickCentral",
+    "Recall",
     "Remember",
     "SelectConsistent",
     "SlowWhenAllStale",

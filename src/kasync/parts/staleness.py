@@ -78,15 +78,18 @@ class SlowWhenAnyStale(Part):
 
 @dataclass(frozen=True)
 class DiscountStaleness(Part):
-    """weights_i * discount(staleness_i)"""
+    """weights_i * discount(staleness_i), scaled to sum to one where `normalize` says so"""
 
     discount: Discount
+    normalize: bool = False
 
     def __post_init__(self) -> None:
         checks.function("discount", self.discount, of="staleness [K]")
+        checks.flag("normalize", self.normalize)
 
     def __call__(self, step: Step) -> Step:
-        return step.weighed(step.weights * self.discount(step.staleness))
+        weights = step.weights * self.discount(step.staleness)
+        return step.weighed(step.averaged(weights) if self.normalize else weights)
 
 
 @dataclass(frozen=True)

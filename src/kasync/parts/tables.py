@@ -29,6 +29,11 @@ def _index(arrivals: Arrivals) -> Tensor:
     return index
 
 
+def client_rows(table: Tensor, arrivals: Arrivals) -> Tensor:
+    """[K, D] the rows of a table that belong to the clients that delivered."""
+    return table[_index(arrivals)]
+
+
 @dataclass(frozen=True)
 class ClientPart(Part):
     """A part with a table of rows for so many clients."""
@@ -48,7 +53,7 @@ class Calibrate(ClientPart):
         return {"last": params.new_zeros(self.clients + 1, len(params)), "last_mean": torch.zeros_like(params)}
 
     def basis(self, server: ServerState, arrivals: Arrivals) -> dict[str, Tensor]:
-        return {"last": server.memory["last"][_index(arrivals)], "last_mean": server.memory["last_mean"][None]}
+        return {"last": client_rows(server.memory["last"], arrivals), "last_mean": server.memory["last_mean"][None]}
 
     def __call__(self, step: Step) -> Step:
         assert step.clients is not None

@@ -1,0 +1,111 @@
+"""Does our own rule lie between the rules it is made of, and forget as it says?"""
+
+import math
+
+import pytest
+import torch
+from deliveries import CLIENTS, LENGTH, deliver, generator
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kasync import Arrivals, ServerState, rules
+
+K = 4
+few = settings(max_examples=15, deadline=None)
+
+
+def everyone_then(seed, steps, half_life, **more):
+    """The moves of a rule after each client has delivered once, and those of CA2FL and of K-async SGD."""
+    random = generator(seed)
+    first = torch.randperm(CLIENTS, generator=random).split(K)
+    known = [
+        Arrivals(
+            torch.randn(len(some), LENGTH, generator=random, dtype=torch.float64), torch.zeros(len(some)), clients=some
+        )
+        for some in first
+    ]
+    later = [deliver(random, K) for _ in range(steps)]
+    moved = []
+    for rule in (
+        rules.recall(0.1, CLIENTS, half_life, **more),
+        rules.ca2fl(0.1, CLIENTS),
+        rules.kasync_sgd(0.1),
+    ):
+        server = ServerState.initial(torch.zeros(LENGTH, dtype=torch.float64))
+        for arrivals in known:
+            server, _ = rule(server, arrivals)
+        start = server.params
+        for arrivals in later:
+            server, _ = rule(server, arrivals)
+        moved.append(server.params - start)
+    return moved
+
+
+@few
+@given(seed=st.integers(0, 10**6))
+def test_without_fading_and_with_equal_weights_it_is_ca2fl_once_everybody_is_known(seed):
+    ours, ca2fl, _ = everyone_then(seed, 5, math.inf, power=0.0)
+    torch.testing.assert_close(ours, ca2fl)
+
+
+@few
+@given(seed=st.integers(0, 10**6))
+def test_with_nothing_but_fading_it_is_kasync_sgd(seed):
+    ours, _, kasync_sgd = everyone_then(seed, 5, 1e-9, power=0.0)
+    torch.testing.assert_close(ours, kasync_sgd)
+
+
+@few
+@given(seed=st.integers(0, 10**6), half_life=st.sampled_from([0.01, 0.5, 3.0, math.inf]))
+def test_where_all_clients_agree_it_goes_their_way(seed, half_life):
+    rule, random = rules.recall(1.0, CLIENTS, half_life), generator(seed)
+    same = torch.randn(LENGTH, generator=random, dtype=torch.float64)
+    server = ServerState.initial(torch.zeros_like(same))
+    for _ in range(12):
+        arrivals = deliver(random, K)
+        after, _ = rule(server, Arrivals(same.expand(K, -1), arrivals.staleness, clients=arrivals.clients))
+        torch.testing.assert_close(server.params - after.params, same)
+        server = after
+
+
+def test_a_memory_one_half_life_old_counts_half():
+    rule, one = rules.recall(1.0, clients=2, half_life=3.0), torch.tensor([0])
+    server = ServerState.initial(torch.zeros(2, dtype=torch.float64))
+    for client, row in ((0, [8.0, 0.0]), (1, [0.0, 0.0])):
+        gradients = torch.tensor([row], dtype=torch.float64)
+        server, _ = rule(server, Arrivals(gradients, torch.zeros(1), clients=torch.tensor([client])))
+    for _ in range(4):  # two rounds of two clients pass, so client 0 was heard three rounds ago
+        nothing = torch.zeros(1, 2, dtype=torch.float64)
+        server, _ = rule(server, Arrivals(nothing, torch.zeros(1), clients=torch.tensor([1])))
+    after, step = rule(server, Arrivals(torch.zeros(1, 2, dtype=torch.float64), torch.zeros(1), clients=one))
+    mine, other = 0.5, 0.5 ** (0.5 / 3.0)  # client 1 was heard half a round ago
+    mean = 8.0 * mine / (mine + other)
+    assert float(after.params[0] - server.params[0]) == pytest.approx(mine * (8.0 - mean))
+    assert int(step.dropped) == 0
+
+
+@few
+@given(seed=st.integers(0, 10**6))
+def test_half_precision_costs_a_hundredth_of_a_step_and_half_the_memory(seed):
+    full, half = (rules.recall(0.1, CLIENTS, 1.0, memory_precision=kind) for kind in ("full", "half"))
+    random, ends = generator(seed), []
+    deliveries = [deliver(random, K, dtype=torch.float32) for _ in range(30)]
+    for rule in (full, half):
+        server = ServerState.initial(torch.zeros(LENGTH))
+        for arrivals in deliveries:
+            server, _ = rule(server, arrivals)
+        ends.append(server)
+    assert ends[1].memory["last"].element_size() == 2
+    path = sum(0.1 * float(arrivals.gradients.norm(dim=1).mean()) for arrivals in deliveries)
+    assert float((ends[0].params - ends[1].params).norm()) < 0.01 * path
+
+
+def test_a_gradient_too_long_for_half_precision_spoils_nothing():
+    rule = rules.recall(0.1, CLIENTS, 1.0, memory_precision="half")
+    server, random = ServerState.initial(torch.zeros(LENGTH)), generator(0)
+    for scale in (1e30, 1.0, 1.0):
+        arrivals = deliver(random, K, dtype=torch.float32)
+        huge = Arrivals(arrivals.gradients * scale / 1e20, arrivals.staleness, clients=arrivals.clients)
+        server, step = rule(server, huge)
+        assert bool(server.params.isfinite().all())
+        assert int(step.dropped) == 0
