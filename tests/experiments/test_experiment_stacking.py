@@ -55,12 +55,12 @@ def test_what_a_stack_cannot_do_is_made_run_by_run(way):
     assert sizes([settings(**way), settings(seed=1, **way)]) == [1, 1]
 
 
-COMPARED = [rule for rule in catalogue.load("recall").rules if rule != "recall"]
+COMPARED = [(name, rule) for name in ("recall", "recall_ablation") for rule in catalogue.load(name).rules]
 
 
-@pytest.mark.parametrize("kind", COMPARED)
-def test_every_rule_that_is_compared_can_be_stacked_over_arrivals_partitions_and_rates(tmp_path, kind):
-    plan = reproduce.plan(["recall"], seeds=1, rules=[kind], overrides={"steps": 4, "clients": 40})
+@pytest.mark.parametrize(("experiment", "rule"), COMPARED)
+def test_every_rule_that_is_compared_can_be_stacked_over_arrivals_partitions_and_rates(tmp_path, experiment, rule):
+    plan = reproduce.plan([experiment], seeds=1, rules=[rule], overrides={"steps": 4, "clients": 40})
     runs = [(cell.settings, tmp_path / cell.settings.name) for cell in plan.cells]
     assert [len(stack) for stack in stacks({each.name: each for each, _ in runs}, 100)] == [len(runs)]
     assert {summary["stacked"] for summary in run_together(runs)} == {len(runs)}

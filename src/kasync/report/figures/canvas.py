@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kasync.errors import UserError
+from kasync.report.intervals import Estimate
 from kasync.report.look import Look
 
 DASH = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
@@ -60,6 +62,12 @@ def line_style(look: Look, points: int) -> dict[str, Any]:
         "markevery": max(1, points // 8),
         "linewidth": 1.6,
     }
+
+
+def draw_means(panel: Any, x: Sequence[float], means: Sequence[Estimate], label: str, style: dict[str, Any]) -> None:
+    """Means with their intervals, joined by a line."""
+    heights = [each.mean for each in means]
+    panel.errorbar(x, heights, yerr=[each.half or 0.0 for each in means], label=label, **style)
 
 
 def point_style(look: Look, ours: bool) -> dict[str, Any]:

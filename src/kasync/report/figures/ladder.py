@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kasync.report.figures.canvas import DASH, MARKER, legend, panels
+from kasync.report.figures.canvas import DASH, MARKER, draw_means, legend, panels
 from kasync.report.look import Look, looks
 from kasync.report.measures import ACCURACY, PRINTED
 from kasync.report.results import Experiment, Line, Task
@@ -45,18 +45,9 @@ def _draw(panel: Any, lines: Sequence[Line], look: Look, places: dict[str, float
     found = [(places[line.task.name] + shift, line, ACCURACY.estimate(line)) for line in lines]
     points = [(x, each) for x, _, each in found if each is not None]
     if points:
-        panel.errorbar(
-            [x for x, _ in points],
-            [each.mean for _, each in points],
-            yerr=[each.half or 0.0 for _, each in points],
-            color=look.colour,
-            linestyle=DASH[look.dash],
-            marker=MARKER[look.marker],
-            markersize=5,
-            linewidth=1.3,
-            capsize=2.5,
-            label=lines[0].rule.title,
-        )
+        x, means = zip(*points, strict=True)
+        style = {"color": look.colour, "linestyle": DASH[look.dash], "marker": MARKER[look.marker]}
+        draw_means(panel, x, means, lines[0].rule.title, style | {"markersize": 5, "linewidth": 1.3, "capsize": 2.5})
     printed = [(x, value) for x, line, _ in found if (value := line.paper(PRINTED[ACCURACY.name])) is not None]
     if printed:
         xs, values = zip(*printed, strict=True)

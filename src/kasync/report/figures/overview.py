@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kasync.report.figures.canvas import legend, panels, point_style
+from kasync.report.figures.canvas import draw_means, legend, panels, point_style
 from kasync.report.look import Look, looks
 from kasync.report.matrices import short_title
 from kasync.report.measures import ACCURACY
@@ -55,13 +55,8 @@ def _draw(
         if line.rule is rule and (found := ACCURACY.estimate(line)) is not None
     ]
     if points:
-        panel.errorbar(
-            [x for x, _ in points],
-            [found.mean for _, found in points],
-            yerr=[found.half or 0.0 for _, found in points],
-            label=rule.title,
-            **point_style(look, number == 0),
-        )
+        x, means = zip(*points, strict=True)
+        draw_means(panel, x, means, rule.title, point_style(look, ours=number == 0))
     return len(points)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kasync.report.figures.canvas import legend, panels, point_style
+from kasync.report.figures.canvas import draw_means, legend, panels, point_style
 from kasync.report.look import looks
 from kasync.report.rates import FOLD, sweeps
 from kasync.report.results import Experiment
@@ -22,13 +22,8 @@ def sensitivity(experiment: Experiment) -> Any | None:
     for panel, task in zip(axes[0], tasks, strict=True):
         panel.axvspan(FOLD**-0.5, FOLD**0.5, color="#000000", alpha=0.05, linewidth=0, label=f"{FOLD:g}-fold range")
         for sweep in (sweep for sweep in found if sweep.task is task):
-            panel.errorbar(
-                sweep.relative,
-                [each.mean for each in sweep.accuracies],
-                yerr=[each.half or 0.0 for each in sweep.accuracies],
-                label=sweep.rule.title,
-                **point_style(look[sweep.rule.label], sweep.rule is rules[0]),
-            )
+            style = point_style(look[sweep.rule.label], ours=sweep.rule == rules[0])
+            draw_means(panel, sweep.relative, sweep.accuracies, sweep.rule.title, style)
         panel.set_xscale("log")
         panel.set_title(task.title, fontsize=9)
         panel.set_xlabel("learning rate / the rule's best", fontsize=9)
