@@ -242,6 +242,15 @@ def test_a_best_rate_at_the_end_of_its_grid_is_followed_as_far_as_asked(mine, tm
         tune.tune(mine, tmp_path, further=-1)
 
 
+def test_neighbouring_rates_are_as_far_apart_as_asked(mine, tmp_path):
+    path = tune.tune(mine, tmp_path, budget=3, spacing=2.0, rules=["fresh"], overrides={"steps": 10})
+    low, middle, high = sorted({row["settings"]["lr"] for row in _tried(path)})
+    assert (middle / low, high / middle) == pytest.approx((2.0, 2.0))
+    for wrong in (1.0, 0.5, 1e9):
+        with pytest.raises(UserError, match=f"spacing = {wrong}"):
+            tune.tune(mine, tmp_path, spacing=wrong)
+
+
 def test_the_main_knob_is_tried_at_the_best_rate(mine, tmp_path):
     path = tune.tune(mine, tmp_path, budget=1, rules=["gsgm"], knob=True)
     assert sorted({row["settings"]["momentum"] for row in _tried(path)}) == [0.0, 0.1, 0.5, 0.9]

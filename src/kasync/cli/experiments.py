@@ -76,7 +76,8 @@ def reproduce(
 def tune(
     experiment: Annotated[str, typer.Argument(help="The experiment whose tasks and rules are tuned.")] = "tuned",
     scale: Scale = "quick",
-    budget: Annotated[int, typer.Option(help="Learning rates per rule, sqrt(10) apart.")] = 7,
+    budget: Annotated[int, typer.Option(help="Learning rates per rule.")] = 7,
+    spacing: Annotated[float, typer.Option(help="Factor between neighbouring rates.", show_default="√10")] = 10**0.5,
     further: Annotated[int, typer.Option(help="Rates beyond the end of a grid whose end was best, at most.")] = 0,
     knob: Annotated[bool, typer.Option(help="Then try values of each rule's main knob.")] = False,
     per: Annotated[str, typer.Option(help="Choose for each task, or on one task of each problem.")] = "task",
@@ -110,6 +111,7 @@ def tune(
             out,
             scale=scale,
             budget=budget,
+            spacing=spacing,
             further=further,
             knob=knob,
             per=per,

@@ -43,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     tune.set_defaults(do=_tune)
     tune.add_argument("names", nargs="+")
     tune.add_argument("--budget", type=int, default=7, help="learning rates per rule")
+    tune.add_argument("--spacing", type=float, default=10**0.5, help="factor between neighbouring rates")
     tune.add_argument("--further", type=int, default=0, help="rates beyond the end of a grid whose end was best")
     tune.add_argument("--knob", action="store_true", help="then try values of each rule's main knob")
     tune.add_argument(
@@ -92,7 +93,7 @@ def _reproduce(options: Any) -> int:
 def _tune(options: Any) -> int:
     from kasync.experiments import tune
 
-    search = {"budget": options.budget, "further": options.further, "knob": options.knob, "per": options.per}
+    search = {name: vars(options)[name] for name in ("budget", "spacing", "further", "knob", "per")}
     for name in options.names:
         path = tune.tune(name, options.out, **search, **_shared(options), **_how(options))
         print(path)

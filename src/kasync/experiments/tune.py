@@ -1,6 +1,6 @@
 """Would another learning rate change the winner? Every rule gets the same number of tries, judged on held-out samples.
 
-The rates of a rule are `budget` powers of sqrt(10) around its own rate in the problem's file: rules whose weights
+The rates of a rule are `budget` powers of `spacing` around its own rate in the problem's file: rules whose weights
 shrink with staleness need other magnitudes than rules whose weights sum to one, so one grid for all would be unfair.
 A best rate at the end of its grid is followed up to `further` steps beyond it, so that nobody loses by a grid that
 ends too early, and is marked `at_edge` if it is still the last one tried. With `knob`, the best rate is then tried with
@@ -40,6 +40,7 @@ def tune(
     *,
     scale: str = "quick",
     budget: int = 7,
+    spacing: float = STEP,
     further: int = 0,
     knob: bool = False,
     per: str = "task",
@@ -55,6 +56,8 @@ def tune(
     """Choose for every rule of an experiment; the file of chosen settings. What was tried before is not run again."""
     if budget < 1:
         raise UserError(f"budget = {budget}: give at least 1 learning rate.")
+    if not 1.0 < spacing <= 100.0:
+        raise UserError(f"spacing = {spacing}: give a factor above 1 and at most 100 between neighbouring rates.")
     if further < 0:
         raise UserError(f"further = {further}: give 0 or more learning rates beyond the end of the grid.")
     if per not in PER:
@@ -68,12 +71,14 @@ def tune(
     base = replace(one, tasks={scale: chosen_on}).cells(scale, seed_list, (staleness,), None, held, labels)
     how: dict[str, Any] = {"engine": engine, "jobs": jobs, "display": display}
     places = {task.name: task for task in chosen_on}
-    rates = rate_grid(budget)
+    rates = rate_grid(budget, spacing)
     tries = [_with(cell, lr=_rate(cell) * factor) for cell in base for factor in rates]
     tried = _made(tries, out, how)
     best = _best(base, tried, places)
     for _ in range(further):
-        ends = {place: _beyond(chosen, _rates(tried, *place)) for place, chosen in best.items() if chosen.at_edge}
+        ends = {
+            place: _beyond(chosen, _rates(tried, *place), spacing) for place, chosen in best.items() if chosen.at_edge
+        }
         beyond = [_with(cell, lr=end) for cell in base if (end := ends.get((cell.task, cell.rule)))]
         tried += _made(beyond, out, how)
         best = _best(base, tried, places)
@@ -88,16 +93,23 @@ def tune(
         best = _best(base, tried, places)
     folder = files.make_folder(out / "tuned")
     path = folder / f"{one.name}-{scale}.toml"
-    about = {"experiment": one.name, "scale": scale, "budget": budget, "further": further, "held_out": HELD_OUT}
+    about = {
+        "experiment": one.name,
+        "scale": scale,
+        "budget": budget,
+        "spacing": spacing,
+        "further": further,
+        "held_out": HELD_OUT,
+    }
     about["seeds"] = list(seed_list)
     with lock.held(folder, wait=10.0):
         tuned.write(path, about, list(best.values()), tried)
     return path
 
 
-def rate_grid(budget: int) -> list[float]:
-    """`budget` factors, neighbours sqrt(10) apart, 1 in the middle (or just below it)."""
-    return [STEP ** (place - budget // 2) for place in range(budget)]
+def rate_grid(budget: int, spacing: float = STEP) -> list[float]:
+    """`budget` factors, neighbours so far apart, 1 in the middle (or just below it)."""
+    return [spacing ** (place - budget // 2) for place in range(budget)]
 
 
 def _rate(cell: Cell) -> float:
@@ -149,11 +161,11 @@ def _rates(tried: Sequence[Mapping[str, Any]], task: str, rule: str) -> list[flo
     return sorted({next(iter(row["settings"].values())) for row in tried if (row["task"], row["rule"]) == (task, rule)})
 
 
-def _beyond(chosen: tuned.Chosen, rates: Sequence[float]) -> float | None:
+def _beyond(chosen: tuned.Chosen, rates: Sequence[float], spacing: float) -> float | None:
     """The next rate beyond the end of the grid that was best; None where there is only one rate."""
     if len(rates) < 2:
         return None
-    return rates[0] / STEP if next(iter(chosen.settings.values())) == rates[0] else rates[-1] * STEP
+    return rates[0] / spacing if next(iter(chosen.settings.values())) == rates[0] else rates[-1] * spacing
 
 
 def _best(
