@@ -1,5 +1,6 @@
 """Does the verdict say who is best, by the numbers of the runs?"""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +86,7 @@ def test_the_fastest_reaches_most_of_the_limit_first_with_every_seed(experiment)
 
 
 def test_the_verdict_counts_tasks_and_names_the_worst(experiment):
-    ours, theirs, weak, fresh = verdicts(experiment, "true")
+    ours, theirs, weak, fresh = verdicts(experiment, TASKS, "true")
     assert (ours.tasks, ours.best, ours.ahead, ours.within) == (4, 2, 1, 3)
     assert (theirs.best, theirs.ahead, theirs.within) == (2, 2, 2)
     assert (weak.best, weak.within) == (0, 0)
@@ -96,7 +97,7 @@ def test_the_verdict_counts_tasks_and_names_the_worst(experiment):
 
 def test_the_tables_mark_the_best_and_what_is_as_good(experiment):
     text = "\n\n".join(sections(experiment))
-    assert "### Verdict over 4 tasks" in text
+    assert "### Data: verdict over 4 tasks" in text
     assert "| OURS | 2 of 4 | 1 of 4 | 3 of 4 | 0 of 4 | 0.1000 (Data, large, even) |" in text
     row = next(row for row in text.splitlines() if row.startswith("| small, uneven |"))
     assert row == "| small, uneven | 0.6200 ± 0.0497 ° | **0.6300 ± 0.0497** | 0.3000 ± 0.0000 | 0.8000 ± 0.0000 |"
@@ -105,6 +106,18 @@ def test_the_tables_mark_the_best_and_what_is_as_good(experiment):
     assert "| 90.0 ± 2.8 |" in text
     for block in (block for block in text.split("\n\n") if block.startswith("|")):
         assert len({row.count("|") for row in block.splitlines()}) == 1
+
+
+def test_several_groups_have_a_verdict_each_and_one_over_everything(experiment):
+    tasks = [replace(task, group="Other" if task.name == "d" else "Data") for task in TASKS]
+    moved = dict(zip(TITLES, tasks, strict=True))
+    lines = [replace(line, task=moved[line.task.name]) for line in experiment.lines]
+    heads = [
+        text.splitlines()[0] for text in sections(replace(experiment, tasks=tasks, lines=lines)) if "verdict" in text
+    ]
+    assert heads == [
+        f"### {name}: verdict over {n} tasks" for name, n in (("Everything", 4), ("Data", 3), ("Other", 1))
+    ]
 
 
 def test_the_sheet_says_the_same(experiment):

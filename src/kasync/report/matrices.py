@@ -15,10 +15,11 @@ Cell = Callable[[Standing], str]
 
 
 def sections(experiment: Experiment) -> list[str]:
-    """The verdict, then everything by group."""
-    every = (accuracies, stabilities, shares, paces, leads)
-    groups = experiment.groups().items()
-    return [verdict(experiment), *(each(experiment, name, tasks) for name, tasks in groups for each in every)]
+    """The verdict over all tasks, then everything by group."""
+    groups = experiment.groups()
+    every = (verdict, accuracies, stabilities, shares, paces, leads)
+    whole = [verdict(experiment, "Everything", experiment.tasks)] if len(groups) > 1 else []
+    return whole + [each(experiment, name, tasks) for name, tasks in groups.items() for each in every]
 
 
 def accuracies(experiment: Experiment, name: str, tasks: Sequence[Task]) -> str:
@@ -59,10 +60,10 @@ def leads(experiment: Experiment, name: str, tasks: Sequence[Task]) -> str:
     return _matrix(experiment, tasks, f"{title} (bold: the interval excludes 0)", lead, rules=rules)
 
 
-def verdict(experiment: Experiment) -> str:
+def verdict(experiment: Experiment, name: str, tasks: Sequence[Task]) -> str:
     """How often each rule is the best one, and where it falls short most."""
     rows = []
-    for each in verdicts(experiment, experiment.semantics[0]):
+    for each in verdicts(experiment, tasks, experiment.semantics[0]):
         counts = [f"{count} of {each.tasks}" for count in (each.best, each.ahead, each.within, each.fastest)]
         extremes = [
             NOTHING if extreme is None else f"{extreme[0]:{form}} ({extreme[1].title})"
@@ -79,7 +80,7 @@ def verdict(experiment: Experiment) -> str:
         "smallest share of the limit",
         "least steady",
     ]
-    return table(f"### Verdict over {len(experiment.tasks)} tasks", head, rows)
+    return table(f"### {name}: verdict over {len(tasks)} tasks", head, rows)
 
 
 def _matrix(

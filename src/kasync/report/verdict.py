@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kasync.report.intervals import Estimate, estimate
@@ -41,7 +41,7 @@ class Standing:
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """One rule over all tasks on which it has numbers; an extreme is (value, task)."""
+    """One rule over those tasks on which it has numbers; an extreme is (value, task)."""
 
     rule: Contender
     limit: bool
@@ -79,9 +79,9 @@ def standings(experiment: Experiment, task: Task, way: str) -> list[Standing]:
     return made
 
 
-def verdicts(experiment: Experiment, way: str) -> list[Verdict]:
-    """Of every rule, in their order."""
-    every = [each for task in experiment.tasks for each in standings(experiment, task, way)]
+def verdicts(experiment: Experiment, tasks: Sequence[Task], way: str) -> list[Verdict]:
+    """Of every rule over these tasks, in the order of the rules."""
+    every = [each for task in tasks for each in standings(experiment, task, way)]
     found = []
     for rule in experiment.rules:
         mine = [each for each in every if each.line.rule is rule]
