@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, contiguous_format
+from torch import Tensor, contiguous_format, uint8
 
 from kasync.errors import UserError
 
@@ -155,5 +155,5 @@ def checksum(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         value = tensors[name].contiguous()
         digest.update(f"{name} {value.dtype} {list(value.shape)};".encode())
-        digest.update(value.numpy().reshape(-1).view("uint8").data)
+        digest.update(value.reshape(-1).view(uint8).numpy().data)  # numpy knows no bfloat16
     return digest.hexdigest()

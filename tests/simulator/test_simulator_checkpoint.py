@@ -56,6 +56,16 @@ def test_a_resumed_run_of_every_rule_equals_the_uninterrupted_one(name, tmp_path
     assert torch.equal(resumed.params, expected.params)
 
 
+def test_a_memory_in_half_precision_is_resumed_too(tmp_path):
+    rule = rules.recall(0.05, CLIENTS, memory_precision="half")
+    expected = run(rule=rule)
+    records = list(expected)
+    stopped_after(16, tmp_path / "run.ckpt", rule=rule)
+    resumed = run(tmp_path / "run.ckpt", rule=rule)
+    assert same_records(list(resumed), records)
+    assert torch.equal(resumed.params, expected.params)
+
+
 @pytest.mark.parametrize(
     "changed", [{"hold": "versions"}, {"work": LocalSGD(2, 0.05, 4)}, {"staleness": "published-code"}]
 )
