@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-import operator
 import sys
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from kasync.constants import column, filled
-from kasync.kernel import Block, Rows
+from kasync.kernel import Block, Rows, length
 
 Gradients = Block | Sequence[Tensor]  # rows of a table are an engine's own: of the parameters' length and type
 
-T = TypeVar("T")
 LEAST = (0.0, sys.float_info.min, -sys.float_info.max)  # of a staleness, a batch size, a loss; a NaN is not at least it
 
 
@@ -40,16 +37,18 @@ class Arrivals:
             raise ValueError(f"gradients must be rows [k, D], got shape {list(self.gradients.shape)}")
         for name in ("staleness", "losses", "batch_sizes", "clients", "starts"):
             value = getattr(self, name)
-            if value is not None and _length(value) != k:
+            if value is not None and length(value) != k:
                 raise ValueError(f"{name} has {len(value)} entries for {k} gradients: give one each")
 
     def __len__(self) -> int:
-        return _length(self.gradients)
+        return length(self.gradients)
 
     @property
     def client_index(self) -> Tensor | None:
         """[K] int64 client of each arrival."""
-        return None if self.clients is None else torch.as_tensor(self.clients, dtype=torch.int64)
+        if self.clients is None or (isinstance(self.clients, Tensor) and self.clients.dtype == torch.int64):
+            return self.clients
+        return torch.as_tensor(self.clients, dtype=torch.int64)
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,6 @@ class Usable:
     staleness: Tensor  # [K] float64
     losses: Tensor | None  # [K] float64
     batch_sizes: Tensor  # [K] float64
-    told: Tensor  # [2 or 3, K] staleness, batch size and, where there is one, loss
     right: Tensor | None  # [K] bool, whose gradient's length and whose client can be, where one may not
 
     @classmethod
@@ -94,36 +92,28 @@ class Usable:
                 f"starts has rows of shape {list(arrivals.starts.shape[1:])}: each must be as long as the parameters, "
                 f"{len(params)}"
             )
-        checked = changed(
-            arrivals, gradients=rows, staleness=staleness, losses=losses, batch_sizes=sizes, clients=index
-        )
-        told = [values for values in (staleness, sizes, losses) if values is not None]
-        return cls(checked, rows, staleness, losses, sizes, torch.stack(told), right)
+        checked = Arrivals(rows, staleness, losses, sizes, index, arrivals.starts)
+        return cls(checked, rows, staleness, losses, sizes, right)
+
+    @property
+    def told(self) -> list[Tensor]:
+        """[K] each: staleness, batch size and, where there is one, loss."""
+        return [values for values in (self.staleness, self.batch_sizes, self.losses) if values is not None]
 
     @property
     def mask(self) -> Tensor:
         """[K] bool, which are sound."""
-        least = column(LEAST, self.told.device)[: len(self.told)]  # [2 or 3, 1]
-        numbers = ((self.told >= least) & (self.told < torch.inf)).all(0)
+        told = torch.stack(self.told)  # [2 or 3, K]
+        least = column(LEAST, told.device)[: len(told)]  # [2 or 3, 1]
+        numbers = ((told >= least) & (told < torch.inf)).all(0)
         return numbers if self.right is None else numbers & self.right
 
     def surely(self) -> bool:
         """Whether all of them are, for less than it costs to say which; only where values may be asked for."""
-        least, most = (bounds.tolist() for bounds in self.told.aminmax(dim=1))  # a NaN is the least and the most
-        return self.right is None and max(most) < math.inf and all(map(operator.ge, least, LEAST))
-
-
-def _length(values: Sized) -> int:
-    """Its len, which for a tensor is a Python function that takes its time; a number in a tensor has none."""
-    return values.shape[0] if isinstance(values, Tensor) and values.dim() else len(values)
-
-
-def changed(value: T, **fields: Any) -> T:
-    """A frozen dataclass with other fields: dataclasses.replace without its checks, in a tenth of its time."""
-    made = object.__new__(type(value))
-    made.__dict__.update(value.__dict__)
-    made.__dict__.update(fields)
-    return made
+        if self.right is not None:
+            return False
+        told = [values.tolist() for values in self.told]
+        return all(min(each) >= least and math.isfinite(sum(each)) for each, least in zip(told, LEAST, strict=False))
 
 
 def _block(gradients: Gradients, params: Tensor) -> tuple[Block, Tensor | None]:

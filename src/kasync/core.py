@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from kasync import checks, optimizers, span
-from kasync.arrivals import Arrivals, Usable, changed, repeated
+from kasync.arrivals import Arrivals, Usable, repeated
 from kasync.constants import constant, eye, filled, units, where
-from kasync.kernel import Block
+from kasync.kernel import Block, length
 from kasync.optimizers import OptimizerFactory
 from kasync.schedules import Constant, Schedule
 
@@ -97,6 +97,13 @@ class Step:
             return constant(self.k, torch.float64, self.usable.device)
         return self.usable.sum().clamp(min=1).double()
 
+    @property
+    def equal_weights(self) -> Tensor:
+        """[K] the same for every usable arrival, summing to one; 0 for those that are not usable."""
+        if self.all_usable:
+            return filled(1.0 / self.k, self.k, torch.float64, self.usable.device)
+        return where(self.usable, 1.0 / self.count, 0.0)
+
     @cached_property
     def mean_loss(self) -> Tensor:
         """[] float64, over the usable arrivals, where there are losses (one is 0 where it is not usable)."""
@@ -115,15 +122,17 @@ class Step:
 
     def having(self, **changes: Any) -> Step:
         """This step with some fields changed, and what was computed from them forgotten."""
-        step = changed(self)
+        step = object.__new__(Step)
+        fields = step.__dict__
+        fields.update(self.__dict__)
         if "coefficients" in changes or "gram" in changes:
-            step.__dict__.pop("lengths", None)
-        if "usable" in changes:
-            step.__dict__["all_usable"] = False
-            step.__dict__.pop("count", None)
+            fields.pop("lengths", None)
         if "usable" in changes or "losses" in changes:
-            step.__dict__.pop("mean_loss", None)
-        step.__dict__.update(changes)
+            fields.pop("mean_loss", None)
+        if "usable" in changes:
+            fields.pop("count", None)
+            fields["all_usable"] = False
+        fields.update(changes)
         return step
 
     def unit(self, name: str) -> Tensor:
@@ -137,18 +146,31 @@ class Step:
 
     def norms(self, rows: Tensor | None = None) -> Tensor:
         """[...] 2-norms of coefficient rows [..., B]; of the K gradients as they stand by default."""
-        return self.lengths if rows is None else self.dots(rows, rows).clamp(min=0).sqrt()
+        if rows is None:
+            return self.lengths
+        return self._measured(rows)[1] if rows.dim() == 1 else self.dots(rows, rows).clamp(min=0).sqrt()
 
     def cosines_to(self, row: Tensor) -> Tensor:
         """[K] cosine of each gradient with the row [B]; a zero gradient has no direction and counts as 0."""
-        inner = self.gram @ row  # [B]
-        lengths = self.norms() * (row @ inner).clamp(min=0).sqrt()
+        inner, norm = self._measured(row)
+        lengths = self.norms() * norm
         return (self.coefficients @ inner / where(lengths > 0, lengths, torch.inf)).clamp(-1.0, 1.0)
+
+    def _measured(self, row: Tensor) -> tuple[Tensor, Tensor]:
+        """[B] the inner products of the basis with a row [B], and [] its norm; the last one asked for is known."""
+        known = self.__dict__.get("measured")
+        if known is None or known[0] is not row or known[1] is not self.gram:
+            inner = self.gram @ row
+            known = self.__dict__["measured"] = (row, self.gram, inner, (row @ inner).clamp(min=0).sqrt())
+        return known[2:]
 
     def scaled(self, factors: Tensor) -> Step:
         """Every gradient times its factor [K]."""
-        step = self.having(coefficients=self.coefficients * factors[:, None])
-        return step.having(lengths=self.lengths * factors.abs()) if "lengths" in self.__dict__ else step
+        return self.having(coefficients=self.coefficients * factors[:, None])
+
+    def shortened(self, factors: Tensor) -> Step:
+        """The same for factors that are not negative, where what that makes of the norms is soon asked for."""
+        return self.having(coefficients=self.coefficients * factors[:, None], lengths=self.norms() * factors)
 
     def averaged(self, scores: Tensor) -> Tensor:
         """[K] scores of the usable arrivals, scaled to sum to one; all zero when they sum to zero."""
@@ -284,7 +306,7 @@ class Rule:
         sound = Usable.of(arrivals, server.params, self.clients)
         arrivals = sound.arrivals
         blocks: dict[str, Block] = {"gradients": sound.rows}
-        for part in self.parts:
+        for part in self._widening:
             blocks |= part.basis(server, arrivals)
         gram = span.gram(list(blocks.values()))  # [B, B]
         step = self._opened(server, sound, gram, blocks, self.lr if lr is None else lr)
@@ -297,6 +319,11 @@ class Rule:
         """How many clients the tables have room for, where there is one."""
         return next((part.clients for part in self.parts if part.needs_clients), None)  # type: ignore[attr-defined]
 
+    @cached_property
+    def _widening(self) -> list[Part]:
+        """The parts that add rows to the span."""
+        return [part for part in self.parts if type(part).basis is not Part.basis]
+
     def _opened(
         self, server: ServerState, sound: Usable, gram: Tensor, blocks: Mapping[str, Block], lr: float | Tensor
     ) -> Step:
@@ -308,7 +335,7 @@ class Rule:
             gram = where(valid[:, None] & valid[None, :], gram, 0.0)
         layout, stop = {}, 0
         for name, rows in blocks.items():
-            start, stop = stop, stop + len(rows)
+            start, stop = stop, stop + length(rows)
             layout[name] = slice(start, stop)
         factor = self.schedule(server.step).to(gram.device)
         step = Step(
@@ -337,7 +364,7 @@ class Rule:
             staleness=step.kept(sound.staleness, 0.0),
             losses=None if sound.losses is None else step.kept(sound.losses, 0.0),
             batch_sizes=step.kept(sound.batch_sizes, 0.0),
-            weights=step.kept(1.0 / step.count.expand(k), 0.0),
+            weights=step.equal_weights,
         )
 
     def _judged(self, sound: Usable, gram: Tensor) -> tuple[Tensor | None, Tensor, bool]:
@@ -346,7 +373,7 @@ class Rule:
         A norm that is finite shows that there is no NaN and no infinity; one in a memory makes nothing usable.
         """
         clients, k = sound.arrivals.client_index, sound.staleness.shape[0]
-        seen = not (span.blind(gram) or span.blind(sound.told))
+        seen = not any(map(span.blind, (gram, *sound.told)))
         if seen and self.clients is None and sound.surely() and float(gram.trace()) < torch.inf:
             return clients, filled(True, k, torch.bool, gram.device), True
         finite = gram.diagonal() < torch.inf
@@ -372,7 +399,7 @@ class Rule:
             clean["gradients"] = where(step.usable[:, None], span.matrix(blocks["gradients"]), 0.0)
         state: dict[str, Tensor] = {}
         if self.optimizer is None:  # the parameters join as one more row, and the first combination is the update
-            table = torch.stack([-step.lr * step.direction, *step.vectors.values()])  # [1 + vectors, B]
+            table = torch.stack([step.direction * (-1.0 * step.lr), *step.vectors.values()])  # [1 + vectors, B]
             table = torch.cat([table, eye(table.shape[0], 1, table.device)], dim=1)
             params, *vectors = span.combine(table, [*clean.values(), server.params[None]]).unbind()
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -98,7 +98,7 @@ def fits(blocks: Sequence[Block]) -> bool:
             and not (table.requires_grad and torch.is_grad_enabled())
         ):
             return False
-    return dtype in TYPES and sum(map(_length, blocks)) <= MOST_ROWS
+    return dtype in TYPES and sum(map(length, blocks)) <= MOST_ROWS
 
 
 def gram(blocks: Sequence[Block]) -> Tensor:
@@ -127,7 +127,7 @@ def addresses(blocks: Sequence[Block], column: int = 0) -> ctypes.Array[ctypes.c
     """[B] where this column of each row is."""
     places: list[int] = []
     for block in blocks:
-        table, chosen = (block, range(_length(block))) if isinstance(block, Tensor) else (block.table, block.chosen)
+        table, chosen = (block, range(length(block))) if isinstance(block, Tensor) else (block.table, block.chosen)
         size = table.element_size()
         start, stride = table.data_ptr() + column * size, table.stride(0) * size
         places += [start + row * stride for row in chosen]
@@ -138,9 +138,9 @@ def _table(block: Block) -> Tensor:
     return block if isinstance(block, Tensor) else block.table
 
 
-def _length(block: Block) -> int:
-    """How many rows; a tensor's len is a Python function that takes its time."""
-    return block.shape[0] if isinstance(block, Tensor) else len(block.chosen)
+def length(values: Sized) -> int:
+    """Its len, which for a tensor is a Python function that takes its time; a number in a tensor has none."""
+    return values.shape[0] if isinstance(values, Tensor) and values.dim() else len(values)
 
 
 def _call(name: str, rows: ctypes.Array[ctypes.c_void_p], blocks: Sequence[Block], *rest: int) -> None:

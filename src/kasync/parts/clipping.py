@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from kasync import checks
-from kasync.constants import where
+from kasync.constants import constant, where
 from kasync.core import Part, Step
 
 TINY = sys.float_info.min  # to divide by instead of zero
@@ -16,7 +16,8 @@ TINY = sys.float_info.min  # to divide by instead of zero
 
 def _limited(norms: Tensor, bound: Tensor | float) -> Tensor:
     """[K] factors that bring each norm down to the bound, and never up."""
-    return (bound / norms.clamp(min=TINY)).clamp(max=1.0)  # what is nothing may be shortened to nothing
+    top = bound if isinstance(bound, Tensor) else constant(bound, norms.dtype, norms.device)
+    return (top / norms.clamp(min=TINY)).clamp(max=1.0)  # what is nothing may be shortened to nothing
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class ClipNorms(Part):
         checks.limit("max_norm", self.max_norm)
 
     def __call__(self, step: Step) -> Step:
-        return step.scaled(_limited(step.norms(), self.max_norm))
+        return step.shortened(_limited(step.norms(), self.max_norm))
 
 
 @dataclass(frozen=True)
@@ -45,4 +46,4 @@ class ClipToEstimate(Part):
         estimate = step.direction if step.estimate is None else step.estimate
         factors = _limited(step.norms(), self.ratio * step.norms(estimate))
         step = step.having(estimate=estimate)  # what follows compares with what was estimated before this clip
-        return step.scaled(where(step.stage == 2, factors, 1.0))
+        return step.shortened(where(step.stage == 2, factors, 1.0))

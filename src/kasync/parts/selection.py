@@ -31,9 +31,9 @@ class SelectConsistent(Part):
         passes = step.kept(similarities >= self.threshold, False)
         chosen = passes.any()
         weights = where(passes, self.sharpness * similarities, -torch.inf).softmax(0)  # NaN where nothing was chosen
-        step = step.having(similarities=similarities, estimate=estimate)
-        rows = where(chosen, step.coefficients, estimate[None])
-        return step.having(coefficients=rows).weighed(where(chosen, weights, step.averaged(step.weights)))
+        rows = where(chosen, step.coefficients, estimate)
+        weights = where(chosen, weights, step.equal_weights)
+        return step.having(similarities=similarities, estimate=estimate, coefficients=rows).weighed(weights)
 
 
 @dataclass(frozen=True)

@@ -76,9 +76,10 @@ class Plan:
         chosen = self.order[self.bounds[version] : self.bounds[version + 1]]
         return self.timeline.clients.ravel()[chosen], self.timeline.visits.ravel()[chosen]
 
-    def soonest(self, version: int) -> int:
-        """The first step that delivers something computed on this version, where there is work on it."""
-        return int(self.order[self.bounds[version]]) // self.timeline.k
+    def soonest(self, start: int, stop: int) -> NDArray[np.int64]:
+        """[stop - start] the first step that delivers something computed on each version, where there is work on it."""
+        first = self.order[np.minimum(self.bounds[start:stop], len(self.order) - 1)]
+        return first // self.timeline.k
 
     @cached_property
     def client_slots(self) -> NDArray[np.int64]:

@@ -33,6 +33,7 @@ NOTES = NARROW + WIDE
 class Told(NamedTuple):
     """What the server is told in one step."""
 
+    urgent: bool  # whether the work on the version before it is needed very soon
     places: list[int]  # [K] the slots as plain numbers
     slots: Tensor  # [K] where the gradient, or the version it is computed on, lies
     staleness: Tensor  # [K] float64
@@ -77,7 +78,8 @@ class Run:
         """Make the steps start..stop-1 and return what is to be recorded of them."""
         told = self.inputs.deliveries(start, stop)
         works, tensors = self.inputs.work(start, stop), (told.slots, told.staleness, told.batch_sizes, told.clients)
-        each = map(Told, told.slots.tolist(), *(self.tensor(values).unbind() for values in tensors))
+        urgent = self.plan.soonest(start, stop) < np.arange(start, stop) + SOON
+        each = map(Told, urgent.tolist(), told.slots.tolist(), *(self.tensor(values).unbind() for values in tensors))
         notes = [
             noted(self._step(start + offset, offset, work, now, told.damage))
             for offset, (work, now) in enumerate(zip(works, each, strict=True))
@@ -89,7 +91,7 @@ class Run:
     def _step(self, number: int, offset: int, work: Workload, told: Told, damage: Damage | None) -> Step:
         rows: Block  # [K, D]
         if self.inputs.early:
-            self.work(work, urgent=len(work) > 0 and self.plan.soonest(number) < number + SOON)
+            self.work(work, urgent=told.urgent)
             self.ahead.need(told.places)
             losses, starts = self.losses.index_select(0, told.slots), None
             rows = Rows(self.store, told.places)
