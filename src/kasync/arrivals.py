@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kasync.constants import column, filled
 from kasync.kernel import Block, Rows, length
+from kasync.span import blind
 
 Gradients = Block | Sequence[Tensor]  # rows of a table are an engine's own: of the parameters' length and type
 
@@ -109,8 +110,8 @@ class Usable:
         return numbers if self.right is None else numbers & self.right
 
     def surely(self) -> bool:
-        """Whether all of them are, for less than it costs to say which; only where values may be asked for."""
-        if self.right is not None:
+        """Whether all of them are for certain, which costs less to ask than which are."""
+        if self.right is not None or any(map(blind, self.told)):
             return False
         told = [values.tolist() for values in self.told]
         return all(min(each) >= least and math.isfinite(sum(each)) for each, least in zip(told, LEAST, strict=False))

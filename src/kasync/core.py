@@ -6,8 +6,8 @@
     Part          one formula: Step -> Step
     Rule          parts and a learning rate: (server, arrivals) -> (server, step)
 
-No part ever branches on the value of a tensor, so a whole step can be captured in a CUDA graph, and nothing is
-written into a tensor that somebody else holds.
+No part branches on the value of a tensor, except to leave out what is not `possible`, so a whole step can be captured
+in a CUDA graph; and nothing is written into a tensor that somebody else holds.
 """
 
 from __future__ import annotations
@@ -373,15 +373,14 @@ class Rule:
         A norm that is finite shows that there is no NaN and no infinity; one in a memory makes nothing usable.
         """
         clients, k = sound.arrivals.client_index, sound.staleness.shape[0]
-        seen = not any(map(span.blind, (gram, *sound.told)))
-        if seen and self.clients is None and sound.surely() and float(gram.trace()) < torch.inf:
+        if self.clients is None and sound.surely() and not span.blind(gram) and float(gram.trace()) < torch.inf:
             return clients, filled(True, k, torch.bool, gram.device), True
         finite = gram.diagonal() < torch.inf
         usable = sound.mask & finite[:k] & finite[k:].all()
         if clients is not None and self.clients is not None:
             usable = usable & ~repeated(clients, usable)
             clients = where(usable, clients, self.clients)  # what is not usable goes to a row nobody reads
-        return clients, usable, seen and bool(usable.all())
+        return clients, usable, not span.possible(~usable.all())
 
     def _closed(
         self, server: ServerState, step: Step, blocks: Mapping[str, Block], in_place: bool
@@ -399,7 +398,7 @@ class Rule:
             clean["gradients"] = where(step.usable[:, None], span.matrix(blocks["gradients"]), 0.0)
         state: dict[str, Tensor] = {}
         if self.optimizer is None:  # the parameters join as one more row, and the first combination is the update
-            table = torch.stack([step.direction * (-1.0 * step.lr), *step.vectors.values()])  # [1 + vectors, B]
+            table = torch.stack([-step.lr * step.direction, *step.vectors.values()])  # [1 + vectors, B]
             table = torch.cat([table, eye(table.shape[0], 1, table.device)], dim=1)
             params, *vectors = span.combine(table, [*clean.values(), server.params[None]]).unbind()
         else:

@@ -41,6 +41,11 @@ def full_precision() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
+def possible(condition: Tensor) -> bool:
+    """Whether it may hold: anything may in a CUDA graph, or where a tensor stands for many runs'."""
+    return blind(condition) or bool(condition)
+
+
 def matrix(block: Block) -> Tensor:
     """[n, D] a block in one piece."""
     return block if isinstance(block, Tensor) else block.gathered()

@@ -1,4 +1,4 @@
-"""Does a rule ever look at a number in Python? If it does not, a whole step can be captured in a CUDA graph."""
+"""Does a rule look at a number in Python where it must not? If not, a whole step can be captured in a CUDA graph."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from deliveries import LENGTH, deliver, generator
-from rule_cases import every_rule, make
+from rule_cases import equal, every_rule, make
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kasync import Arrivals, Part, Rule, ServerState, Step
+from kasync import Arrivals, Part, Rule, ServerState, Step, parts, rules, span
 
 READS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal", "aten::unique_dim"}
 
@@ -55,12 +55,30 @@ def watched(rule: Rule) -> Rule:
 
 
 @every_rule
-def test_no_part_reads_the_value_of_a_tensor(case):
+def test_no_part_reads_the_value_of_a_tensor_where_nobody_may(case, monkeypatch):
+    monkeypatch.setattr(span, "blind", lambda tensor: True)
     rule, random = watched(make(case)), generator(1)
     server = ServerState.initial(torch.zeros(LENGTH))
     for _ in range(6):
         server, _ = rule(server, deliver(random, dtype=torch.float32))
     assert int(server.step) == 6
+
+
+@pytest.mark.parametrize("loss_threshold", [-1.0, 1e9])  # stage one for ever, stage two from the first step on
+@pytest.mark.parametrize("threshold", [-1.0, 0.3, 1.0])  # all agree, some, none
+def test_what_a_part_leaves_out_as_impossible_changes_no_bit(loss_threshold, threshold, monkeypatch):
+    rule = rules.wkafl(0.1, ratio=0.5, loss_threshold=loss_threshold, threshold=threshold)
+
+    def after_some_steps() -> ServerState:
+        server, random = ServerState.initial(torch.ones(LENGTH)), generator(4)
+        for _ in range(6):
+            server, _ = rule(server, deliver(random, dtype=torch.float32))
+        return server
+
+    short = after_some_steps()
+    for part in (parts.clipping, parts.selection):
+        monkeypatch.setattr(part, "possible", lambda condition: True)
+    equal(short, after_some_steps())
 
 
 class PeekingPart(Part):

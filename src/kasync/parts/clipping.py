@@ -10,6 +10,7 @@ from torch import Tensor
 from kasync import checks
 from kasync.constants import constant, where
 from kasync.core import Part, Step
+from kasync.span import possible
 
 TINY = sys.float_info.min  # to divide by instead of zero
 
@@ -44,6 +45,9 @@ class ClipToEstimate(Part):
 
     def __call__(self, step: Step) -> Step:
         estimate = step.direction if step.estimate is None else step.estimate
-        factors = _limited(step.norms(), self.ratio * step.norms(estimate))
         step = step.having(estimate=estimate)  # what follows compares with what was estimated before this clip
-        return step.shortened(where(step.stage == 2, factors, 1.0))
+        late = step.stage == 2
+        if not possible(late):
+            return step
+        factors = _limited(step.norms(), self.ratio * step.norms(estimate))
+        return step.shortened(where(late, factors, 1.0))

@@ -9,6 +9,7 @@ import torch
 from kasync import checks
 from kasync.constants import where
 from kasync.core import Part, Step
+from kasync.span import possible
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,13 @@ class SelectConsistent(Part):
         estimate = step.direction if step.estimate is None else step.estimate
         similarities = step.cosines_to(estimate)
         passes = step.kept(similarities >= self.threshold, False)
-        chosen = passes.any()
-        weights = where(passes, self.sharpness * similarities, -torch.inf).softmax(0)  # NaN where nothing was chosen
-        rows = where(chosen, step.coefficients, estimate)
-        weights = where(chosen, weights, step.equal_weights)
-        return step.having(similarities=similarities, estimate=estimate, coefficients=rows).weighed(weights)
+        none = ~passes.any()
+        weights = where(passes, self.sharpness * similarities, -torch.inf).softmax(0)  # NaN where there is none
+        step = step.having(similarities=similarities, estimate=estimate)
+        if not possible(none):
+            return step.weighed(weights)
+        rows = where(none, estimate, step.coefficients)
+        return step.having(coefficients=rows).weighed(where(none, step.equal_weights, weights))
 
 
 @dataclass(frozen=True)
@@ -49,5 +52,7 @@ class EnterStageTwo(Part):
         if step.losses is None:
             return step
         low = step.mean_loss <= self.loss_threshold
+        if not possible(low):
+            return step
         low = low if step.all_usable else low & ~step.skipped
         return step.having(stage=where(low, 2, step.stage))

@@ -25,6 +25,7 @@ from kasync.work.clients import Clients, one_thread_each
 CHUNK = 100  # steps prepared at once
 SOON = 2  # steps within which work that is given out now is needed now
 BLOCK = 100  # clients whose gradients are computed at once
+LINE = 16  # floats that a CPU reads at once, where they begin at a multiple of it
 NARROW = ("loss", "lr", "stage", "dropped", "skipped")  # one number a step
 WIDE = ("weights", "similarities")  # k numbers a step
 NOTES = NARROW + WIDE
@@ -58,7 +59,8 @@ class Run:
     @classmethod
     def begin(cls, plan: Plan, inputs: Inputs, clients: Clients, rule: Rule, params: Tensor) -> Run:
         rows = (plan.rows if inputs.early else plan.versions) + 1
-        store = torch.empty(rows, len(params), device=params.device)
+        width = -(-len(params) // LINE) * LINE if params.is_cpu else len(params)
+        store = torch.empty(rows, width, device=params.device)[:, : len(params)]
         server = rule.prepared(ServerState.initial(params))
         ahead = Ahead.beside(clients.threads)
         return cls(plan, inputs, clients, rule, server, store, torch.zeros(rows, device=params.device), ahead)

@@ -34,19 +34,12 @@ class Batches:
         draws = np.arange(self.batches * self.batch_size).reshape(1, self.batches, self.batch_size)
         who, when = clients[:, None, None], visits[:, None, None]
         ranks = (counter.bits(self.seed, counter.Stream.BATCHES, who, when, draws) % left).astype(np.int64)
-        picked: list[NDArray] = []  # positions [n, batches], each different from those before it
+        picked = np.empty((self.batch_size, len(ranks), self.batches), dtype=np.int64)  # [m, n, batches]
         for draw in range(self.batch_size):
-            position = ranks[..., draw]
-            for earlier in sorted_columns(picked):
-                position = position + (position >= earlier)  # the position-th of those not yet picked
-            picked.append(position)
-        positions = np.stack(picked, axis=-1)  # [n, batches, m]
+            free = np.sort(picked[:draw], axis=0) - np.arange(draw)[:, None, None]  # positions left before each picked
+            picked[draw] = ranks[..., draw] + (free <= ranks[..., draw]).sum(0)  # the rank-th of those left
+        positions = np.moveaxis(picked, 0, -1)  # [n, batches, m]
         used = np.minimum(size, self.batch_size)[..., None]  # [n, 1, 1]
         real = np.arange(self.batch_size) < used
         samples = self.indices[np.where(real, start[..., None] + positions, start[..., None])].astype(np.int64)
         return samples, (real / used).astype(np.float32) * np.ones_like(positions, dtype=np.float32)
-
-
-def sorted_columns(columns: list[NDArray]) -> list[NDArray]:
-    """The columns with every entry's values in ascending order."""
-    return list(np.sort(np.stack(columns, axis=0), axis=0)) if columns else []
