@@ -108,16 +108,22 @@ def test_the_tables_mark_the_best_and_what_is_as_good(experiment):
         assert len({row.count("|") for row in block.splitlines()}) == 1
 
 
-def test_several_groups_have_a_verdict_each_and_one_over_everything(experiment):
+def test_without_a_limit_nothing_is_measured_against_it(experiment):
+    lines = [line for line in experiment.lines if line.rule.label != "fresh"]
+    text = "\n\n".join(sections(replace(experiment, lines=lines, rules=RULES[:3])))
+    assert "verdict over 4 tasks" in text
+    assert "limit" not in text
+    assert "without staleness" not in text
+
+
+def test_groups_of_several_tasks_have_a_verdict_each_and_one_is_over_everything(experiment):
     tasks = [replace(task, group="Other" if task.name == "d" else "Data") for task in TASKS]
     moved = dict(zip(TITLES, tasks, strict=True))
     lines = [replace(line, task=moved[line.task.name]) for line in experiment.lines]
     heads = [
         text.splitlines()[0] for text in sections(replace(experiment, tasks=tasks, lines=lines)) if "verdict" in text
     ]
-    assert heads == [
-        f"### {name}: verdict over {n} tasks" for name, n in (("Everything", 4), ("Data", 3), ("Other", 1))
-    ]
+    assert heads == [f"### {name}: verdict over {n} tasks" for name, n in (("Everything", 4), ("Data", 3))]
 
 
 def test_the_sheet_says_the_same(experiment):

@@ -15,11 +15,14 @@ Cell = Callable[[Standing], str]
 
 
 def sections(experiment: Experiment) -> list[str]:
-    """The verdict over all tasks, then everything by group."""
+    """The verdict over all tasks, then everything by group; a verdict over several tasks only."""
     groups = experiment.groups()
-    every = (verdict, accuracies, stabilities, shares, paces, leads)
-    whole = [verdict(experiment, "Everything", experiment.tasks)] if len(groups) > 1 else []
-    return whole + [each(experiment, name, tasks) for name, tasks in groups.items() for each in every]
+    every = (accuracies, stabilities, *((shares, paces) if _has_limit(experiment) else ()), leads)
+    found = [verdict(experiment, "Everything", experiment.tasks)] if len(groups) > 1 else []
+    for name, tasks in groups.items():
+        found += [verdict(experiment, name, tasks)] if len(tasks) > 1 else []
+        found += [each(experiment, name, tasks) for each in every]
+    return found
 
 
 def accuracies(experiment: Experiment, name: str, tasks: Sequence[Task]) -> str:
@@ -62,9 +65,10 @@ def leads(experiment: Experiment, name: str, tasks: Sequence[Task]) -> str:
 
 def verdict(experiment: Experiment, name: str, tasks: Sequence[Task]) -> str:
     """How often each rule is the best one, and where it falls short most."""
-    rows = []
+    rows, paced = [], _has_limit(experiment)
     for each in verdicts(experiment, tasks, experiment.semantics[0]):
-        counts = [f"{count} of {each.tasks}" for count in (each.best, each.ahead, each.within, each.fastest)]
+        counts = [f"{count} of {each.tasks}" for count in (each.best, each.ahead, each.within)]
+        counts.append(f"{each.fastest} of {each.tasks}" if paced else NOTHING)
         extremes = [
             NOTHING if extreme is None else f"{extreme[0]:{form}} ({extreme[1].title})"
             for extreme, form in ((each.shortfall, ".4f"), (each.share, ".1%"), (each.stability, ".4f"))
@@ -81,6 +85,12 @@ def verdict(experiment: Experiment, name: str, tasks: Sequence[Task]) -> str:
         "least steady",
     ]
     return table(f"### {name}: verdict over {len(tasks)} tasks", head, rows)
+
+
+def _has_limit(experiment: Experiment) -> bool:
+    """Whether some rule knows no staleness, so that the others can be measured against it."""
+    way = experiment.semantics[0]
+    return any(each.limit for task in experiment.tasks for each in standings(experiment, task, way))
 
 
 def _matrix(
