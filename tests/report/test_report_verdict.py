@@ -116,6 +116,14 @@ def test_without_a_limit_nothing_is_measured_against_it(experiment):
     assert "without staleness" not in text
 
 
+def test_a_rule_alone_competes_with_nobody(experiment):
+    lines = [line for line in experiment.lines if line.rule is RULES[0]]
+    text = "\n\n".join(sections(replace(experiment, lines=lines, rules=RULES[:1])))
+    assert "final accuracy" in text
+    assert "verdict" not in text
+    assert "minus" not in text
+
+
 def test_groups_of_several_tasks_have_a_verdict_each_and_one_is_over_everything(experiment):
     tasks = [replace(task, group="Other" if task.name == "d" else "Data") for task in TASKS]
     moved = dict(zip(TITLES, tasks, strict=True))

@@ -16,11 +16,13 @@ Cell = Callable[[Standing], str]
 
 def sections(experiment: Experiment) -> list[str]:
     """The verdict over all tasks, then everything by group; a verdict over several tasks only."""
-    groups = experiment.groups()
-    every = (accuracies, stabilities, *((shares, paces) if _has_limit(experiment) else ()), leads)
-    found = [verdict(experiment, "Everything", experiment.tasks)] if len(groups) > 1 else []
+    groups, several = experiment.groups(), len(experiment.rules) > 1
+    every = [accuracies, stabilities]
+    every += [shares, paces] if _has_limit(experiment) else []
+    every += [leads] if several else []
+    found = [verdict(experiment, "Everything", experiment.tasks)] if several and len(groups) > 1 else []
     for name, tasks in groups.items():
-        found += [verdict(experiment, name, tasks)] if len(tasks) > 1 else []
+        found += [verdict(experiment, name, tasks)] if several and len(tasks) > 1 else []
         found += [each(experiment, name, tasks) for each in every]
     return found
 
