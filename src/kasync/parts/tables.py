@@ -105,7 +105,7 @@ class AverageEveryone(ClientPart):
         if self.max_staleness is None:
             step = step.remember(latest_sum=total)
         mean = total / now.sum().clamp(min=1)
-        return step.having(coefficients=mean.expand_as(step.coefficients)).weighed(1.0 / step.count.expand(step.k))
+        return step.having(coefficients=mean.expand_as(step.coefficients)).weighed(step.equal_weights)
 
     def _recent(self, versions: Tensor, number: Tensor) -> Tensor:
         """[clients + 1] whose latest gradient takes part at this step."""
@@ -167,7 +167,7 @@ class AverageRounds(ClientPart):
         )
         step = step.overwrite(means=TableRows(place, mean + change))
         direction = where(applied, now, 0.0)
-        return step.having(coefficients=direction.expand_as(step.coefficients)).weighed(1.0 / step.count.expand(step.k))
+        return step.having(coefficients=direction.expand_as(step.coefficients)).weighed(step.equal_weights)
 
     def _place(self, memory: Mapping[str, Tensor], clients: Tensor) -> Tensor:
         """[K] row of the table for each arrival: in this round's half, or in the next's if it had its update."""
