@@ -85,6 +85,17 @@ def test_a_folder_of_another_run_is_refused(small, tmp_path):
         run(replace(small, seed=1), tmp_path)
 
 
+def test_a_run_whose_data_are_missing_leaves_no_folder_behind(small, tmp_path):
+    nowhere = replace(small, dataset="cifar10", model="lenet", root=str(tmp_path / "nowhere"))
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for folder in (tmp_path / "new", mine):
+        with pytest.raises(UserError, match="cifar10 needs"):
+            run(nowhere, folder)
+    assert not (tmp_path / "new").exists()
+    assert mine.is_dir()
+
+
 def test_a_checkpoint_of_another_version_is_refused_with_what_to_do(small, tmp_path):
     (tmp_path / CHECKPOINT).write_bytes(b"an old format")
     with pytest.raises(UserError, match="delete it to start again"):

@@ -52,18 +52,25 @@ def run(
 ) -> dict[str, Any]:
     """Make the run in the folder, or continue it, or return the summary of a finished one."""
     settings = settings.resolved()
+    new = not folder.exists()
     files.make_folder(folder)
-    with lock.held(folder):
-        stored = _stored(settings, folder)
-        if finished(folder):
-            _forget_checkpoint(folder)  # it was killed just before its end
-            return files.read_json(folder / "summary.json")
-        if settings.rule.kind == NO_RULE:
-            return _only_timeline(settings, folder)
-        began = time.monotonic()
-        opened = _opened(settings, folder, stored, checkpoint_every)
-        _follow(opened, watch or Watch())
-        return _closed(opened, time.monotonic() - began, keep_model)
+    try:
+        with lock.held(folder):
+            stored = _stored(settings, folder)
+            if finished(folder):
+                _forget_checkpoint(folder)  # it was killed just before its end
+                return files.read_json(folder / "summary.json")
+            if settings.rule.kind == NO_RULE:
+                return _only_timeline(settings, folder)
+            began = time.monotonic()
+            opened = _opened(settings, folder, stored, checkpoint_every)
+            _follow(opened, watch or Watch())
+            return _closed(opened, time.monotonic() - began, keep_model)
+    except UserError:
+        with suppress(OSError):  # it is not empty: something began
+            if new:
+                folder.rmdir()
+        raise
 
 
 def run_together(
