@@ -16,6 +16,7 @@ from threading import Lock
 import torch
 
 MOST = 4  # pieces given out and not begun; more would only keep more versions of the model
+FEW = 2  # left over where a thread takes part: several pieces, then several steps, each find their code in cache
 
 
 @dataclass(eq=False)
@@ -77,8 +78,10 @@ class Ahead:
             self.helping += called
         if called:
             self.others.submit(self._help)
-        if len(self.pieces) > MOST:
+        if len(self.pieces) > MOST + self.most:
             self._take_part()
+            while len(self.waiting) > FEW:
+                self._take_part()
 
     def need(self, slots: Iterable[int]) -> None:
         """Return when the work on these slots is done."""
