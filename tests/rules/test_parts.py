@@ -36,6 +36,22 @@ def test_no_part_at_all_is_the_mean():
     assert moved(rows=[[1.0, 2.0], [3.0, 4.0]]) == [2.0, 3.0]
 
 
+def test_the_norms_are_those_of_the_gradients_as_they_stand():
+    _, step = do(rows=[[3.0, 4.0], [0.0, 2.0]])
+    assert step.norms().tolist() == [5.0, 2.0]
+    assert step.scaled(numbers([-2.0, 0.5])).norms().tolist() == [10.0, 1.0]
+    assert step.shortened(numbers([0.5, 0.0])).norms().tolist() == [2.5, 0.0]
+    assert step.having(coefficients=step.coefficients.flip(0)).norms().tolist() == [2.0, 5.0]
+
+
+def test_what_a_step_was_asked_of_one_row_it_does_not_say_of_another():
+    _, step = do(rows=[[3.0, 4.0], [0.0, 2.0]])
+    first, second = step.coefficients
+    assert [float(step.norms(row)) for row in (first, second, first)] == [5.0, 2.0, 5.0]
+    assert step.cosines_to(second).tolist() == pytest.approx([0.8, 1.0])
+    assert step.cosines_to(first).tolist() == pytest.approx([1.0, 0.8])
+
+
 def test_momentum_is_added_to_every_gradient():
     assert moved(parts.AddMomentum(0.5), rows=[EAST, NORTH], memory={"momentum": [2.0, 4.0]}) == [1.5, 2.5]
 
