@@ -54,6 +54,7 @@ RULES: Mapping[str, dict[str, Any]] = {  # learning rates: the best of four with
     "fedasync": {"mixing": 0.3},
     "fedbuff": {"lr": 1.0},
     "ca2fl": {"lr": 0.3, "clients": CLIENTS},
+    "recall": {"lr": 0.3, "clients": CLIENTS},
     "ace": {"lr": 0.03, "clients": CLIENTS},
     "fadas": {"lr": 0.003},
     "ringmaster": {"lr": 0.3, "max_staleness": CLIENTS / K},
