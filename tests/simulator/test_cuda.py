@@ -146,8 +146,8 @@ def stacked(tf32):
         worlds = [(lr, seed) for lr in (0.02, 0.05) for seed in (0, 1)]
 
         def simulation(lr, seed, device, make=make, data=data, batch=batch):
-            timeline = timelines.uniform(6, 2, STEPS, seed)
-            return simulate(make(), data, rules.kasync_sgd(lr), timeline, Gradient(batch), device=device, hold="gradients")
+            timeline, work = timelines.uniform(6, 2, STEPS, seed), Gradient(batch)
+            return simulate(make(), data, rules.kasync_sgd(lr), timeline, work, device=device, hold="gradients")
 
         alone = [simulation(*world, "cpu") for world in worlds]
         for one in alone:
