@@ -72,9 +72,14 @@ def _taken(path: Path) -> int | None:
     return None
 
 
-def _holder(path: Path) -> str:
-    try:
-        about = json.loads(path.read_text())
-        return f"process {about['pid']} on {about['host']} since {about['since']}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "another process"
+def _holder(path: Path, patience: float = 0.5) -> str:
+    """Who has the lock; one that has just taken it says so in a moment."""
+    until = time.monotonic() + patience
+    while True:
+        try:
+            about = json.loads(path.read_text())
+            return f"process {about['pid']} on {about['host']} since {about['since']}"
+        except (OSError, ValueError, KeyError, TypeError):
+            if time.monotonic() >= until:
+                return "another process"
+            time.sleep(0.02)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from kasync import lock
+from kasync.errors import UserError
 from kasync.experiments import toml
 from kasync.experiments.runner import run
 from kasync.experiments.settings import Choice, RunSettings
@@ -181,3 +184,13 @@ def test_a_second_server_on_one_checkpoint_is_told_who_serves_and_a_dead_one_ser
     third = subprocess.run(words, input="\n", capture_output=True, text=True, check=True)
     assert third.stdout == "serving\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_one_that_has_just_taken_the_lock_is_named_as_soon_as_it_says_who_it_is(tmp_path):
+    path = tmp_path / lock.NAME
+    with path.open("w") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        about = '{"pid": 7, "host": "there", "since": "now"}'
+        threading.Timer(0.1, lambda: path.write_text(about)).start()
+        with pytest.raises(UserError, match="in use by process 7 on there since now"), lock.held(tmp_path):
+            pass
