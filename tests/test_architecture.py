@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "kasync"
 LAYERS = [  # a module may import from the layers before its own, and from its own package
     {"errors", "counter", "kernel", "constants"},
     {"checks", "span", "checkpoint", "lock"},
-    {"arrivals", "discounts", "schedules", "optimizers", "timelines", "theory", "data", "models"},
+    {"arrivals", "step", "discounts", "schedules", "optimizers", "timelines", "theory", "data", "models"},
     {"work", "faults"},
     {"core"},
     {"parts"},
