@@ -185,13 +185,16 @@ def recall(lr: float, clients: int, half_life: float = 0.5, power: float = 0.5, 
 
     h_i is the last delivery of client i, m the mean of all of them, each counted b_j times; ages are counted in rounds
     of clients / K steps. From every gradient goes what its client's last one had of its own, trusted the less the
-    older it is. kasync's own (2026): without fading it is CA2FL's calibration, with nothing but fading K-async SGD.
+    older it is. kasync's own (2026). With power = 0 it is CA2FL where nothing fades, and K-async SGD where all does.
     """
-    parts_of_it = (
-        parts.Recall(clients, half_life, memory_precision),
-        parts.DiscountStaleness(discounts.Polynomial(power), normalize=True),
+    return Rule(
+        "recall",
+        lr,
+        (
+            parts.Recall(clients, half_life, memory_precision),
+            parts.DiscountStaleness(discounts.Polynomial(power), normalize=True),
+        ),
     )
-    return Rule("recall", lr, parts_of_it)
 
 
 @_rule

@@ -278,6 +278,19 @@ def test_help_does_not_import_torch():
     assert answer.returncode == 0, answer.stderr
 
 
+@pytest.mark.parametrize("verb", ["reproduce", "tune"])
+def test_tf32_without_a_gpu_of_ones_own_is_refused(verb, tmp_path, capsys):
+    import torch
+
+    from kasync.experiments.__main__ import main
+
+    for where in (["--device", "cpu"], ["--device", "cuda", "--engine", "ray"]):
+        assert main([verb, "tuned", "--tf32", *where, "--out", str(tmp_path / "o")]) == 2
+        assert "--tf32 with device" in capsys.readouterr().err
+        assert torch.get_float32_matmul_precision() == "highest"
+    assert not (tmp_path / "o").exists()
+
+
 def test_only_torch_and_numpy_are_needed_for_experiments(tmp_path):
     blocked = ["typer", "rich", "matplotlib", "pandas", "plotly", "mlxtend", "ray", "safetensors", "tomli_w"]
     mine = tmp_path / "mine.toml"

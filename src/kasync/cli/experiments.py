@@ -54,7 +54,7 @@ def reproduce(
     if ls:
         _list(as_json)
         return
-    _choose_products(tf32)
+    _choose_products(tf32, device, engine)
     planned = again.plan(
         experiments or (),
         scale=scale,
@@ -104,7 +104,7 @@ def tune(
     from kasync.experiments import tune as tuning
     from kasync.experiments.tuned import Tuned
 
-    _choose_products(tf32)
+    _choose_products(tf32, device, engine)
     with show.interruptible(show.command_line()):
         path = tuning.tune(
             experiment,
@@ -140,11 +140,11 @@ def tune(
     show.note(f"Use them: kasync reproduce {experiment} --scale {scale} --tuned {path} --out {out}")
 
 
-def _choose_products(tf32: bool) -> None:
+def _choose_products(tf32: bool, device: str, engine: str) -> None:
     if tf32:
         from kasync.experiments.runner import allow_tf32
 
-        allow_tf32()
+        allow_tf32(device, engine)
 
 
 def _display(quiet: bool) -> Any:

@@ -17,11 +17,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run and return the exit code: 0 done, 1 some runs failed, 2 something asked for cannot be."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.tf32:
-        from kasync.experiments.runner import allow_tf32
-
-        allow_tf32()
     try:
+        if options.tf32:
+            from kasync.experiments.runner import allow_tf32
+
+            allow_tf32(options.device, options.engine)
         return options.do(options)
     except UserError as problem:
         print(f"kasync: {problem}", file=sys.stderr)

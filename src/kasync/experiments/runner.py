@@ -288,8 +288,12 @@ def device_words(device: str) -> str:
     return f"CPU, {torch.get_num_threads()} threads"
 
 
-def allow_tf32() -> None:
+def allow_tf32(device: str, engine: str) -> None:
     """From now on a GPU may round the factors of the clients' products to TF32; a rule's products stay as they are."""
+    if not device.startswith("cuda") or engine != "local":
+        raise UserError(
+            f"--tf32 with device {device}, engine {engine}: it is for a GPU of this process, --device cuda."
+        )
     torch.set_float32_matmul_precision("high")
 
 
