@@ -69,9 +69,9 @@ def without_device(monkeypatch):
 @pytest.mark.parametrize("kind", WRONG)
 def test_a_captured_step_has_the_faults_of_a_plain_one(kind, hold, without_device):
     rule = make_rule("ca2fl", mlp(), vectors())
-    plain = simulate(mlp(), vectors(), rule, TIMELINE, faults=WRONG[kind], hold=hold, seed=3)
+    plain = simulate(mlp(), vectors(), rule, TIMELINE, faults=WRONG[kind], hold=hold, seed=3, evaluate_every=7)
     told = list(plain)
-    again = simulate(mlp(), vectors(), rule, TIMELINE, faults=WRONG[kind], hold=hold, seed=3)
+    again = simulate(mlp(), vectors(), rule, TIMELINE, faults=WRONG[kind], hold=hold, seed=3, evaluate_every=7)
     run = again.run
     again.run = Run.begin.__func__(Played, run.plan, run.inputs, run.clients, rule, run.server.params)
     again.run.ahead = Ahead(None)  # as where a device does the work
