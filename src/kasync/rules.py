@@ -180,19 +180,28 @@ def ace(lr: float, clients: int, max_staleness: int | None = None) -> Rule:
 
 
 @_rule
-def recall(lr: float, clients: int, half_life: float = 0.5, power: float = 0.5, memory_precision: str = "full") -> Rule:
-    """w <- w - lr sum a_i (g_i - b_i (h_i - m)),  a_i ~ (1 + s_i)^(-power),  b_i = 2^(-age of h_i / half_life)
+def recall(
+    lr: float,
+    clients: int,
+    half_life: float = 1.0,
+    power: float = 0.5,
+    reach: float = 0.7,
+    memory_precision: str = "full",
+) -> Rule:
+    """w <- w - lr'/K sum a_i (g_i - b_i (h_i - m)),  a_i = (1 + s_i)^(-power) / u,  b_i = 2^(-age of h_i / half_life)
 
     h_i is the last delivery of client i, m the mean of all of them, each counted b_j times; ages are counted in rounds
-    of clients / K steps. From every gradient goes what its client's last one had of its own, trusted the less the
-    older it is. kasync's own (2026). With power = 0 it is CA2FL where nothing fades, and K-async SGD where all does.
+    of clients / K steps; u is the running mean of (1 + s)^(-power). From every gradient goes what its client's last one
+    had of its own, trusted the less the older it is; and lr' is lr, or less: while a typical client works the model
+    moves by at most `reach` times its own length. kasync's own (2026).
     """
     return Rule(
         "recall",
         lr,
         (
             parts.Recall(clients, half_life, memory_precision),
-            parts.DiscountStaleness(discounts.Polynomial(power), normalize=True),
+            parts.DiscountAgainstUsual(clients, discounts.Polynomial(power)),
+            parts.KeepWithinReach(clients, reach),
         ),
     )
 

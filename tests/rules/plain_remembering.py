@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from plain_weighing import ages, rows
 from torch import Tensor
@@ -70,27 +72,50 @@ class Ace:
 class Recall:
     """Every client's share of the mean, and what is taken from a gradient, fade with the age of its last delivery."""
 
-    def __init__(self, lr: float, clients: int, half_life: float = 0.5, power: float = 0.5) -> None:
-        self.lr, self.clients, self.half_life, self.power = lr, clients, half_life, power
+    def __init__(self, lr: float, clients: int, half_life: float = 1.0, power: float = 0.5, reach: float = 1.0) -> None:
+        self.lr, self.clients, self.half_life, self.power, self.reach = lr, clients, half_life, power, reach
         self.last: dict[int, tuple[Tensor, float]] = {}  # client -> its gradient, the round in which it was computed
+        self.factors: list[list[float]] = []  # by step, the discount of every arrival
+        self.delays: list[list[float]] = []  # by step, the logarithm of one plus the staleness of every arrival
         self.round = 0.0
 
     def trust(self, client: int) -> float:
         return 2.0 ** (-(self.round - self.last[client][1]) / self.half_life) if client in self.last else 0.0
 
+    def usual(self) -> float:
+        """The mean of all factors; every later step takes half its share of a round from an earlier one's weight."""
+        total, number, kept = 0.0, 0.0, 1.0
+        for factors in reversed(self.factors):
+            total, number = total + kept * sum(factors), number + kept * len(factors)
+            kept *= 1.0 - 0.5 * len(factors) / self.clients
+        return total / number
+
+    def typical(self) -> float:
+        """The geometric mean of all delays, likewise but with the whole share; before them came half a round's."""
+        total, number, kept = 0.0, 0.0, 1.0
+        for delays in reversed(self.delays):
+            total, number = total + kept * sum(delays), number + kept * len(delays)
+            kept *= 1.0 - len(delays) / self.clients
+        before = kept * self.clients / 2.0
+        total, number = total + before * math.log(self.clients / len(self.delays[0])), number + before
+        return math.exp(total / number)
+
     def move(self, params: Tensor, arrivals: Arrivals) -> Tensor:
-        nothing, pace = torch.zeros_like(params), len(arrivals.clients) / self.clients
+        nothing, k = torch.zeros_like(params), len(arrivals.clients)
         trusted = sum(self.trust(client) for client in self.last)
         mean = sum((self.trust(client) * row for client, (row, _) in self.last.items()), nothing) / (trusted or 1.0)
         weights = [(1.0 + tau) ** -self.power for tau in ages(arrivals)]
+        self.factors.append(weights)
+        self.delays.append([math.log(1.0 + tau) for tau in ages(arrivals)])
         direction, fresh = nothing, {}
         for client, row, tau, weight in zip(arrivals.clients, rows(arrivals), ages(arrivals), weights, strict=True):
             before, when = self.last.get(int(client), (nothing, -float("inf")))
-            direction = direction + weight / sum(weights) * (row - self.trust(int(client)) * (before - mean))
-            fresh[int(client)] = (row, max(self.round - pace * tau, when))
+            direction = direction + weight / self.usual() / k * (row - self.trust(int(client)) * (before - mean))
+            fresh[int(client)] = (row, max(self.round - k / self.clients * tau, when))
         self.last |= fresh
-        self.round += pace
-        return -self.lr * direction
+        self.round += k / self.clients
+        move, length = -self.lr * direction, self.reach * float(params.norm()) / self.typical()
+        return move * (length / float(move.norm())) if 0 < length < float(move.norm()) else move
 
 
 class Ringleader:

@@ -1,6 +1,7 @@
-"""Does our own rule lie between the rules it is made of, and forget as it says?"""
+"""Does our own rule lie between the rules it is made of, forget as it says, and stay within its reach?"""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from deliveries import CLIENTS, LENGTH, deliver, generator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kasync import Arrivals, ServerState, rules
+from kasync import Arrivals, ServerState, rules, schedules
 
 K = 4
 few = settings(max_examples=15, deadline=None)
@@ -27,7 +28,7 @@ def everyone_then(seed, steps, half_life, **more):
     later = [deliver(random, K) for _ in range(steps)]
     moved = []
     for rule in (
-        rules.recall(0.1, CLIENTS, half_life, **more),
+        rules.recall(0.1, CLIENTS, half_life, reach=math.inf, **more),
         rules.ca2fl(0.1, CLIENTS),
         rules.kasync_sgd(0.1),
     ):
@@ -58,18 +59,18 @@ def test_with_nothing_but_fading_it_is_kasync_sgd(seed):
 @few
 @given(seed=st.integers(0, 10**6), half_life=st.sampled_from([0.01, 0.5, 3.0, math.inf]))
 def test_where_all_clients_agree_it_goes_their_way(seed, half_life):
-    rule, random = rules.recall(1.0, CLIENTS, half_life), generator(seed)
+    rule, random = rules.recall(1.0, CLIENTS, half_life, reach=math.inf), generator(seed)
     same = torch.randn(LENGTH, generator=random, dtype=torch.float64)
     server = ServerState.initial(torch.zeros_like(same))
     for _ in range(12):
         arrivals = deliver(random, K)
-        after, _ = rule(server, Arrivals(same.expand(K, -1), arrivals.staleness, clients=arrivals.clients))
-        torch.testing.assert_close(server.params - after.params, same)
+        after, step = rule(server, Arrivals(same.expand(K, -1), arrivals.staleness, clients=arrivals.clients))
+        torch.testing.assert_close(server.params - after.params, float(step.weights.sum()) * same)
         server = after
 
 
 def test_a_memory_one_half_life_old_counts_half():
-    rule, one = rules.recall(1.0, clients=2, half_life=3.0), torch.tensor([0])
+    rule, one = rules.recall(1.0, clients=2, half_life=3.0, reach=math.inf), torch.tensor([0])
     server = ServerState.initial(torch.zeros(2, dtype=torch.float64))
     for client, row in ((0, [8.0, 0.0]), (1, [0.0, 0.0])):
         gradients = torch.tensor([row], dtype=torch.float64)
@@ -85,9 +86,79 @@ def test_a_memory_one_half_life_old_counts_half():
 
 
 @few
+@given(seed=st.integers(0, 10**6), age=st.integers(1, 1000))
+def test_a_step_of_gradients_staler_than_usual_is_shorter_and_a_fresh_one_longer(seed, age):
+    rule, random = rules.recall(0.1, CLIENTS), generator(seed)
+    server, sums = ServerState.initial(torch.randn(LENGTH, generator=random, dtype=torch.float64)), []
+    for staleness in (age, age, 2 * age, 0):
+        server, step = rule(server, replace(deliver(random, K), staleness=torch.full((K,), float(staleness))))
+        sums.append(float(step.weights.sum()))
+    assert sums[:2] == pytest.approx([1.0, 1.0])
+    assert sums[2] < 1.0 < sums[3]
+
+
+def limits(rule, server, arrivals):
+    """How long the step was, and how long it would have been."""
+    free = replace(rule, parts=rule.parts[:-1])
+    return [float((each(server, arrivals)[0].params - server.params).norm()) for each in (rule, free)]
+
+
+@few
+@given(seed=st.integers(0, 10**6), lr=st.sampled_from([1e-6, 1.0, 1e6]), age=st.integers(0, 30))
+def test_while_a_client_works_the_model_moves_no_further_than_its_reach(seed, lr, age):
+    reach, random = 0.7, generator(seed)
+    rule = rules.recall(lr, CLIENTS, reach=reach)
+    server = ServerState.initial(torch.randn(LENGTH, generator=random, dtype=torch.float64))
+    for _ in range(15 * CLIENTS // K):  # until what was assumed before the first delivery is forgotten
+        arrivals = replace(deliver(random, K), staleness=torch.full((K,), float(age)))
+        took, wanted = limits(rule, server, arrivals)
+        length = float(server.params.norm())
+        server, _ = rule(server, arrivals)
+    assert took == pytest.approx(min(wanted, reach * length / (1 + age)), rel=1e-6)
+
+
+@few
+@given(seed=st.integers(0, 10**6))
+def test_the_reach_shrinks_with_the_schedule(seed):
+    random, ends = generator(seed), []
+    server = ServerState.initial(torch.randn(LENGTH, generator=random, dtype=torch.float64))
+    for schedule in (schedules.Constant(), schedules.Linear(10)):
+        rule, now, lengths = rules.build("recall", lr=1e6, clients=CLIENTS, schedule=schedule), server, []
+        for number in range(10):
+            arrivals = deliver(generator(seed + number), K)
+            lengths.append(limits(rule, now, arrivals)[0] / float(now.params.norm()))
+            now, _ = rule(now, arrivals)
+        ends.append(lengths)
+    for number, (always, falling) in enumerate(zip(*ends, strict=True)):
+        assert falling == pytest.approx((1.0 - number / 10) * always)
+
+
+def test_a_few_very_slow_clients_do_not_shorten_the_steps_of_all():
+    rule, random = rules.recall(1e6, CLIENTS), generator(0)
+    start, took = ServerState.initial(torch.randn(LENGTH, generator=random, dtype=torch.float64)), []
+    for slow in (4.0, 4.0e6):
+        server = start
+        for _ in range(10 * CLIENTS // K):
+            arrivals = replace(deliver(random, K), staleness=torch.tensor([4.0] * (K - 1) + [slow]))
+            length = float(server.params.norm())
+            step, _ = limits(rule, server, arrivals)
+            server, _ = rule(server, arrivals)
+        took.append(step / length)
+    assert took[1] > took[0] / 100  # the mean staleness is 200,000 times as large
+
+
+def test_a_model_that_begins_at_zero_can_leave_it():
+    server, step = rules.recall(0.1, CLIENTS)(
+        ServerState.initial(torch.zeros(LENGTH, dtype=torch.float64)), deliver(generator(0), K)
+    )
+    assert float(step.lr) == 0.1
+    assert float(server.params.norm()) > 0.0
+
+
+@few
 @given(seed=st.integers(0, 10**6))
 def test_half_precision_costs_a_hundredth_of_a_step_and_half_the_memory(seed):
-    full, half = (rules.recall(0.1, CLIENTS, 1.0, memory_precision=kind) for kind in ("full", "half"))
+    full, half = (rules.recall(0.1, CLIENTS, reach=math.inf, memory_precision=kind) for kind in ("full", "half"))
     random, ends = generator(seed), []
     deliveries = [deliver(random, K, dtype=torch.float32) for _ in range(30)]
     for rule in (full, half):
@@ -101,7 +172,7 @@ def test_half_precision_costs_a_hundredth_of_a_step_and_half_the_memory(seed):
 
 
 def test_a_gradient_too_long_for_half_precision_spoils_nothing():
-    rule = rules.recall(0.1, CLIENTS, 1.0, memory_precision="half")
+    rule = rules.recall(0.1, CLIENTS, memory_precision="half")
     server, random = ServerState.initial(torch.zeros(LENGTH)), generator(0)
     for scale in (1e30, 1.0, 1.0):
         arrivals = deliver(random, K, dtype=torch.float32)

@@ -42,6 +42,7 @@ WRONG = {  # setting: values no rule may take
     "smoothing": POSITIVE,
     "radius": (-1.0, math.nan, "a", None),
     "half_life": LIMIT,
+    "reach": LIMIT,
     "memory_precision": ("double", None, 3),
     "betas": ((1.0, 0.9), (0.9, -0.1), (0.9,), 0.9),
     "eps": (0.0, -1e-8, math.nan),

@@ -3,10 +3,12 @@
 from kasync.parts.clipping import ClipNorms, ClipToEstimate
 from kasync.parts.mixing import MixModels
 from kasync.parts.momentum import AddMomentum, AddRoundMomentum, Remember
+from kasync.parts.reach import KeepWithinReach
 from kasync.parts.recall import Recall
 from kasync.parts.robust import CenterAndClip, FindMedian, PickCentral
 from kasync.parts.selection import EnterStageTwo, SelectConsistent
 from kasync.parts.staleness import (
+    DiscountAgainstUsual,
     DiscountStaleness,
     DropStale,
     EstimateByStaleness,
@@ -28,11 +30,13 @@ __all__ = [
     "CenterAndClip",
     "ClipNorms",
     "ClipToEstimate",
+    "DiscountAgainstUsual",
     "DiscountStaleness",
     "DropStale",
     "EnterStageTwo",
     "EstimateByStaleness",
     "FindMedian",
+    "KeepWithinReach",
     "MixModels",
     "PickCentral",
     "Recall",

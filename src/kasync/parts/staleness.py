@@ -6,11 +6,13 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from kasync import checks
 from kasync.constants import where
 from kasync.core import Part, Step
 from kasync.discounts import Discount
+from kasync.parts.tables import ClientPart
 
 HALF_E = math.e / 2  # the base of Chen et al. (2019), kept by the paper
 
@@ -90,6 +92,33 @@ class DiscountStaleness(Part):
     def __call__(self, step: Step) -> Step:
         weights = step.weights * self.discount(step.staleness)
         return step.weighed(step.averaged(weights) if self.normalize else weights)
+
+
+@dataclass(frozen=True)
+class DiscountAgainstUsual(ClientPart):
+    """weights_i * discount(staleness_i) / u,  u its mean over all deliveries, each fading by half in 1.4 rounds
+
+    A step in which everything is staler than usual is a short one, and one of fresh deliveries is long.
+    """
+
+    discount: Discount
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.function("discount", self.discount, of="staleness [K]")
+
+    def memory(self, params: Tensor) -> dict[str, Tensor]:
+        nothing = torch.zeros((), dtype=torch.float64, device=params.device)
+        return {"discounts": nothing, "discounted": nothing.clone()}  # their sum, and how many they are
+
+    def __call__(self, step: Step) -> Step:
+        factors = step.kept(self.discount(step.staleness), 0.0)
+        kept = 1.0 - step.count / (2 * self.clients)
+        total = kept * step.memory["discounts"] + factors.sum()
+        number = kept * step.memory["discounted"] + step.count
+        usual = total / number
+        weights = step.weights * factors / where(usual > 0, usual, 1.0)
+        return step.keep(discounts=total, discounted=number).weighed(weights)
 
 
 @dataclass(frozen=True)
