@@ -7,6 +7,7 @@ import pytest
 from kasync import rules, timelines
 from kasync.errors import UserError
 from kasync.experiments import toml
+from kasync.experiments.arrivals import timeline_of
 from kasync.experiments.build import ready, rule_of
 from kasync.experiments.settings import Choice, RunSettings
 
@@ -151,3 +152,10 @@ def test_the_validation_split_takes_samples_away_from_training(small):
     held = ready(replace(small, validation=0.1).resolved()).data
     whole = ready(small.resolved()).data
     assert len(held.train.labels) + len(held.test.labels) == len(whole.train.labels)
+
+
+def test_rules_that_are_compared_share_the_timeline_and_its_making(small):
+    clock = replace(small, arrivals=Choice("clock", {"durations": "exponential"}))
+    one, other = (timeline_of(replace(clock, rule=Choice(kind, {"lr": 0.1})).resolved()) for kind in ("sasgd", "fadas"))
+    assert one is other
+    assert timeline_of(replace(clock, seed=clock.seed + 1).resolved()).fingerprint() != one.fingerprint()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,6 +16,8 @@ from kasync.experiments.settings import RunSettings
 from kasync.timelines import Timeline
 from kasync.timelines import durations as lengths
 from kasync.timelines.durations import Durations
+
+KEPT = 200_000  # deliveries of a timeline that is worth its memory
 
 
 def timeline_of(settings: RunSettings) -> Timeline:
@@ -64,6 +68,15 @@ def _rounds(settings: RunSettings, given: dict[str, Any]) -> Timeline:
 
 
 def _clock(settings: RunSettings, given: dict[str, Any]) -> Timeline:
+    decisive = json.dumps([settings.clients, settings.k, settings.steps, settings.seed, given], sort_keys=True)
+    make = _played if settings.steps * settings.k <= KEPT else _played.__wrapped__
+    return make(decisive)
+
+
+@functools.lru_cache(maxsize=64)
+def _played(decisive: str) -> Timeline:
+    """The clock's; all rules of a comparison share it, and playing it takes as long as some runs on a GPU."""
+    clients, k, steps, seed, given = json.loads(decisive)
     options: dict[str, Any] = {"mode": given.get("mode", "async"), "lost": given.get("lost", 0.0)}
     if "speeds" in given:
         options["speeds"] = durations_of(given["speeds"], "speeds")
@@ -74,7 +87,7 @@ def _clock(settings: RunSettings, given: dict[str, Any]) -> Timeline:
     if "availability" in given:
         options["availability"] = timelines.Repeating(**_table(given["availability"], "availability", WINDOWS))
     durations = durations_of(given.get("durations", "exponential"), "durations")
-    return timelines.clock(settings.clients, settings.k, settings.steps, durations, settings.seed, **options)
+    return timelines.clock(clients, k, steps, durations, seed, **options)
 
 
 def _file(settings: RunSettings, given: dict[str, Any]) -> Timeline:
