@@ -29,7 +29,7 @@ def test_the_example_app_learns_in_flowers_simulation_engine(tmp_path):
         wait_for("the end", lambda: "final accuracy" in processes.said("run"))
         said = processes.said("run")
     (accuracy,) = re.findall(r"final accuracy: ([0-9.]+)", said)
-    assert float(accuracy) > 0.65
+    assert float(accuracy) > 0.4  # guessing has 0.1; who arrives first decides on the rest
     timeline = timelines.load(tmp_path / "timeline.npz")
     assert (timeline.steps, timeline.k, timeline.population) == (50, 2, 6)
     assert timeline.staleness.max() > 0
