@@ -72,7 +72,7 @@ class Ace:
 class Recall:
     """Every client's share of the mean, and what is taken from a gradient, fade with the age of its last delivery."""
 
-    def __init__(self, lr: float, clients: int, half_life: float = 1.0, power: float = 0.5, reach: float = 1.0) -> None:
+    def __init__(self, lr: float, clients: int, half_life: float = 1.0, power: float = 0.5, reach: float = 0.7) -> None:
         self.lr, self.clients, self.half_life, self.power, self.reach = lr, clients, half_life, power, reach
         self.last: dict[int, tuple[Tensor, float]] = {}  # client -> its gradient, the round in which it was computed
         self.factors: list[list[float]] = []  # by step, the discount of every arrival

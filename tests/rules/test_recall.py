@@ -8,6 +8,8 @@ import torch
 from deliveries import CLIENTS, LENGTH, deliver, generator
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from judge import follow
+from plain_remembering import Recall
 
 from kasync import Arrivals, ServerState, rules, schedules
 
@@ -131,6 +133,14 @@ def test_the_reach_shrinks_with_the_schedule(seed):
         ends.append(lengths)
     for number, (always, falling) in enumerate(zip(*ends, strict=True)):
         assert falling == pytest.approx((1.0 - number / 10) * always)
+
+
+@few
+@given(seed=st.integers(0, 10**6), k=st.integers(1, CLIENTS))
+def test_what_is_held_back_goes_as_far_as_the_plain_loop_says(seed, k):
+    random, params = generator(seed), torch.randn(LENGTH, generator=generator(seed), dtype=torch.float64)
+    steps = follow(rules.recall(30.0, CLIENTS), Recall(30.0, CLIENTS), [deliver(random, k) for _ in range(9)], params)
+    assert max(float(step.lr) for step in steps) < 30.0
 
 
 def test_a_few_very_slow_clients_do_not_shorten_the_steps_of_all():
