@@ -12,7 +12,7 @@ in a CUDA graph; and nothing is written into a tensor that somebody else holds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
@@ -24,7 +24,7 @@ from kasync import checks, optimizers, span
 from kasync.arrivals import Arrivals, Usable, repeated
 from kasync.constants import constant, eye, filled, where
 from kasync.kernel import Block, length
-from kasync.optimizers import OptimizerFactory
+from kasync.optimizers import Layers, OptimizerFactory
 from kasync.schedules import Constant, Schedule
 from kasync.step import Step, TableRows
 
@@ -91,6 +91,7 @@ class Rule:
     parts: tuple[Part, ...]
     optimizer: OptimizerFactory | None = None  # any torch.optim class, applied to the direction
     schedule: Schedule = field(default_factory=Constant)  # factor on the learning rate by step
+    layers: Layers | None = None  # shapes of the model's arrays, for an optimiser that asks
 
     def __post_init__(self) -> None:
         checks.at_least("lr", self.lr, 0.0)
@@ -117,10 +118,19 @@ class Rule:
         kept = tuple(part for part in self.parts if type(part) not in parts)
         return replace(self, parts=kept, name=f"{self.name} without {', '.join(part.__name__ for part in parts)}")
 
+    def shaped(self, layers: Iterable[Sequence[int]]) -> Rule:
+        """The rule for a model whose arrays have these shapes, in the order of its parameters."""
+        return replace(self, layers=tuple(tuple(shape) for shape in layers))
+
     @cached_property
     def needs_starts(self) -> bool:
         """Whether some part reads the parameters each client started from."""
         return any(part.needs_starts for part in self.parts)
+
+    @cached_property
+    def needs_layers(self) -> bool:
+        """Whether its optimiser moves a model layer by layer and must be told of what shape they are."""
+        return optimizers.takes_layers(self.optimizer)
 
     @property
     def table_rows(self) -> int:
@@ -129,6 +139,7 @@ class Rule:
 
     def prepared(self, server: ServerState) -> ServerState:
         """The state with everything the parts remember in place, at its first value where it is new."""
+        optimizers.check_layers(self.layers, len(server.params))
         return replace(server, memory=self._remembered(server.params) | dict(server.memory))
 
     def _remembered(self, params: Tensor) -> dict[str, Tensor]:
@@ -196,6 +207,7 @@ class Rule:
             coefficients=eye(k, size, gram.device),
             weights=filled(1.0 / k, k, torch.float64, gram.device),
             lr=lr * factor.double(),
+            full_lr=lr if isinstance(lr, Tensor) else constant(lr, torch.float64, gram.device),
             stage=server.memory["stage"],
             dropped=constant(0, torch.int64, gram.device),
             skipped=constant(False, torch.bool, gram.device),
@@ -249,7 +261,7 @@ class Rule:
         else:
             table = torch.stack([step.direction, *step.vectors.values()])
             direction, *vectors = span.combine(table, list(clean.values())).unbind()
-            params, state = optimizers.follow(self.optimizer, server.params, direction, step.lr, old)
+            params, state = optimizers.follow(self.optimizer, server.params, direction, step.lr, old, self.layers)
         after = dict(zip(step.vectors, vectors, strict=True)) | dict(step.values) | state | {"stage": step.stage}
         if blind:
             if not after.keys() <= old.keys() and bool(step.skipped):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,13 +11,21 @@ import torch
 from torch import Tensor
 
 from kasync import checks
+from kasync.constants import where
 
 OptimizerFactory = Callable[..., torch.optim.Optimizer]
+Layers = tuple[tuple[int, ...], ...]  # the shapes of a model's arrays, in the order they have in the vector [D]
 PREFIX = "optimizer."
+STEEP = (3.4445, -4.7750, 2.0315)  # the odd polynomial of Jordan et al., steep at zero
 
 
 def follow(
-    optimizer: OptimizerFactory, params: Tensor, direction: Tensor, lr: Tensor, memory: Mapping[str, Tensor]
+    optimizer: OptimizerFactory,
+    params: Tensor,
+    direction: Tensor,
+    lr: Tensor,
+    memory: Mapping[str, Tensor],
+    layers: Layers | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The parameters after what the optimiser makes of the direction, and its new state.
 
@@ -25,7 +34,7 @@ def follow(
     """
     place = torch.zeros_like(params)
     place.grad = direction
-    made = optimizer([place], **_settings(optimizer, params))
+    made = optimizer([place], **_settings(optimizer, params, layers))
     state = {name.removeprefix(PREFIX): value.clone() for name, value in memory.items() if name.startswith(PREFIX)}
     if state:
         made.state[place] = dict(state)
@@ -53,8 +62,19 @@ def check(optimizer: OptimizerFactory | None) -> None:
         )
 
 
-def _settings(optimizer: OptimizerFactory, params: Tensor) -> dict[str, Any]:
-    """A learning rate of 1, no weight decay, and on CUDA the variant that a graph can capture, where there is one."""
+def takes_layers(optimizer: OptimizerFactory | None) -> bool:
+    """Whether it moves a model layer by layer."""
+    return optimizer is not None and "layers" in inspect.signature(optimizer).parameters
+
+
+def check_layers(layers: Layers | None, length: int) -> None:
+    """Refuse shapes of another model's arrays."""
+    if layers is not None and (found := sum(map(math.prod, layers))) != length:
+        raise ValueError(f"layers hold {found} parameters and params {length}: give the shapes of this model's arrays")
+
+
+def _settings(optimizer: OptimizerFactory, params: Tensor, layers: Layers | None = None) -> dict[str, Any]:
+    """A learning rate of 1, no weight decay, on CUDA the variant that a graph can capture, the layers if it asks."""
     known = inspect.signature(optimizer).parameters
     settings: dict[str, Any] = {"lr": 1.0}
     bound = getattr(optimizer, "keywords", {})
@@ -62,7 +82,22 @@ def _settings(optimizer: OptimizerFactory, params: Tensor) -> dict[str, Any]:
         settings["weight_decay"] = 0.0
     if params.is_cuda and "capturable" in known:
         settings["capturable"] = True
+    if "layers" in known:
+        settings["layers"] = layers
     return settings
+
+
+class Plain(torch.optim.Optimizer):
+    """move lr d: a plain step, for a rule that has another optimiser of its own."""
+
+    def __init__(self, params: Any, lr: float = 1.0) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for place in group["params"]:
+                place.add_(place.grad, alpha=-group["lr"])
 
 
 class AMSGrad(torch.optim.Optimizer):
@@ -91,3 +126,49 @@ class AMSGrad(torch.optim.Optimizer):
                 top = torch.maximum(state.get("top", zero), square)
                 self.state[place] = {"mean": mean, "square": square, "top": top}
                 place.add_(mean / (top.sqrt() + group["eps"]), alpha=-group["lr"])
+
+
+class Muon(torch.optim.Optimizer):
+    """m = momentum m + (1-momentum) d;  move lr U V^T,  U S V^T the layer's part of m.
+
+    Jordan et al.: Muon (2024): every layer moves equally far in all its directions. An array of several dimensions is
+    the matrix of its first one, a vector is a matrix of one row; without `layers` the whole model is one vector.
+    """
+
+    def __init__(self, params: Any, lr: float = 1.0, momentum: float = 0.5, layers: Layers | None = None) -> None:
+        if not 0.0 <= momentum < 1.0:
+            raise ValueError(f"momentum = {momentum!r}: must be a number in [0, 1)")
+        super().__init__(params, {"lr": lr, "momentum": momentum, "layers": layers})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for place in group["params"]:
+                before = self.state[place].get("mean", torch.zeros_like(place))
+                mean = torch.lerp(place.grad, before, group["momentum"])
+                self.state[place] = {"mean": mean}
+                place.add_(_evened(mean, group["layers"]), alpha=-group["lr"])
+
+
+def _evened(vector: Tensor, layers: Layers | None) -> Tensor:
+    """[D] every layer's matrix with its singular values set to one."""
+    shapes = layers or ((len(vector),),)
+    parts = vector.split([math.prod(shape) for shape in shapes])
+    rows = (shape[0] if len(shape) > 1 else 1 for shape in shapes)
+    return torch.cat(
+        [_even(part.view(count, -1)).flatten() if len(part) else part for part, count in zip(parts, rows, strict=True)]
+    )
+
+
+def _even(matrix: Tensor) -> Tensor:
+    """[rows, columns] U V^T of U S V^T, nearly: five products bring the singular values to .7 to 1.2."""
+    rows, columns = matrix.shape
+    x = matrix.mT if rows > columns else matrix
+    length = x.norm()
+    x = x / where(length > 0, length, 1.0)
+    if min(rows, columns) > 1:
+        for _ in range(5):
+            gram = x @ x.mT
+            bent = torch.addmm(gram, gram, gram, beta=STEEP[1], alpha=STEEP[2])
+            x = torch.addmm(x, bent, x, beta=STEEP[0])
+    return x.mT if rows > columns else x

@@ -185,15 +185,17 @@ def recall(
     clients: int,
     half_life: float = 1.0,
     power: float = 0.5,
-    reach: float = 0.7,
+    momentum: float = 0.5,
+    reach: float = 0.12,
     memory_precision: str = "full",
 ) -> Rule:
-    """w <- w - lr'/K sum a_i (g_i - b_i (h_i - m)),  a_i = (1 + s_i)^(-power) / u,  b_i = 2^(-age of h_i / half_life)
+    """w <- w - lr' U V^T,  U S V^T a layer of the running mean of  1/K sum a_i (g_i - b_i (h_i - m))
 
-    h_i is the last delivery of client i, m the mean of all of them, each counted b_j times; ages are counted in rounds
-    of clients / K steps; u is the running mean of (1 + s)^(-power). From every gradient goes what its client's last one
-    had of its own, trusted the less the older it is; and lr' is lr, or less: while a typical client works the model
-    moves by at most `reach` times its own length. kasync's own (2026).
+    a_i ~ (1 + s_i)^(-power) against its running mean. h_i is the last delivery of client i, trusted the less the older
+    it is, b_i = 2^(-age of h_i / half_life) with ages in rounds of clients / K steps; m is the mean of all, each
+    counted b_j times. Every layer moves equally far in all its directions, by lr' = lr or less: while a typical client
+    works the model goes no further than `reach`.
+    kasync's own (2026), with the steps of Muon (Jordan et al., 2024).
     """
     return Rule(
         "recall",
@@ -203,6 +205,7 @@ def recall(
             parts.DiscountAgainstUsual(clients, discounts.Polynomial(power)),
             parts.KeepWithinReach(clients, reach),
         ),
+        optimizer=functools.partial(optimizers.Muon, momentum=momentum),
     )
 
 

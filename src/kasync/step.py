@@ -33,6 +33,7 @@ class Step:
     coefficients: Tensor  # [K, B] float64
     weights: Tensor  # [K] float64
     lr: Tensor  # [] float64
+    full_lr: Tensor  # [] float64, the rule's own, before its schedule
     stage: Tensor  # [] int64
     estimate: Tensor | None = None  # [B] the estimated unbiased gradient, where a part made one
     similarities: Tensor | None = None  # [K]

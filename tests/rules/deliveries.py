@@ -10,6 +10,7 @@ from torch import Tensor
 from kasync import Arrivals
 
 LENGTH = 24  # D, the length of a gradient
+LAYERS = ((2, 3, 2), (4, 2), (4,))  # of a model of this length: broad, tall, a vector
 CLIENTS = 12  # clients of the rules that keep a table
 
 

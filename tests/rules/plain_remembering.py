@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from deliveries import LAYERS
 from plain_weighing import ages, rows
 from torch import Tensor
 
@@ -72,8 +73,19 @@ class Ace:
 class Recall:
     """Every client's share of the mean, and what is taken from a gradient, fade with the age of its last delivery."""
 
-    def __init__(self, lr: float, clients: int, half_life: float = 1.0, power: float = 0.5, reach: float = 0.7) -> None:
+    def __init__(
+        self,
+        lr: float,
+        clients: int,
+        half_life: float = 1.0,
+        power: float = 0.5,
+        momentum: float = 0.5,
+        reach: float = 0.12,
+        layers: tuple[tuple[int, ...], ...] = LAYERS,
+    ) -> None:
         self.lr, self.clients, self.half_life, self.power, self.reach = lr, clients, half_life, power, reach
+        self.momentum, self.layers = momentum, layers
+        self.mean: Tensor | None = None  # of the directions so far
         self.last: dict[int, tuple[Tensor, float]] = {}  # client -> its gradient, the round in which it was computed
         self.factors: list[list[float]] = []  # by step, the discount of every arrival
         self.delays: list[list[float]] = []  # by step, the logarithm of one plus the staleness of every arrival
@@ -114,8 +126,24 @@ class Recall:
             fresh[int(client)] = (row, max(self.round - k / self.clients * tau, when))
         self.last |= fresh
         self.round += k / self.clients
-        move, length = -self.lr * direction, self.reach * float(params.norm()) / self.typical()
-        return move * (length / float(move.norm())) if 0 < length < float(move.norm()) else move
+        before = nothing if self.mean is None else self.mean
+        self.mean = self.momentum * before + (1.0 - self.momentum) * direction
+        lr = min(self.lr, self.reach / math.sqrt(self.typical()))
+        return -lr * evened(self.mean, self.layers)
+
+
+def evened(vector: Tensor, layers: tuple[tuple[int, ...], ...]) -> Tensor:
+    """[D] each layer's singular values, as shares of its length, put into Jordan's polynomial five times."""
+    done, start = [], 0
+    for shape in layers:
+        stop = start + math.prod(shape)
+        left, values, right = torch.linalg.svd(vector[start:stop].reshape(shape[0] if len(shape) > 1 else 1, -1), False)
+        values = values / (values.norm() or 1.0)
+        for _ in range(5 if len(values) > 1 else 0):
+            values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+        done.append((left * values @ right).flatten())
+        start = stop
+    return torch.cat(done)
 
 
 class Ringleader:

@@ -12,7 +12,7 @@ import plain_remembering as remembering
 import plain_weighing as weighing
 import pytest
 import torch
-from deliveries import CLIENTS, LENGTH, deliver, generator, own_gradient
+from deliveries import CLIENTS, LAYERS, LENGTH, deliver, generator, own_gradient
 from plain_wkafl import PlainWkafl
 
 from kasync import Rule, ServerState, discounts, rules
@@ -86,7 +86,7 @@ CASES = {  # name: rule, its settings, the plain loop
 def make(case: str, **more) -> Rule:
     """The rule of this case, with more settings if wanted."""
     name, settings, _ = CASES[case]
-    return rules.RULES[name](**settings, **more)
+    return rules.RULES[name](**settings, **more).shaped(LAYERS)
 
 
 every_rule = pytest.mark.parametrize("case", CASES)

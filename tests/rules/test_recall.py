@@ -5,16 +5,22 @@ from dataclasses import replace
 
 import pytest
 import torch
-from deliveries import CLIENTS, LENGTH, deliver, generator
+from deliveries import CLIENTS, LAYERS, LENGTH, deliver, generator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge import follow
 from plain_remembering import Recall
 
 from kasync import Arrivals, ServerState, rules, schedules
+from kasync.optimizers import Plain
 
 K = 4
 few = settings(max_examples=15, deadline=None)
+
+
+def plainly(lr, half_life=1.0, clients=CLIENTS, **more):
+    """Recall with plain steps: what memory and weights make of the gradients shows as it is."""
+    return rules.recall(lr, clients, half_life, reach=math.inf, optimizer=Plain, **more)
 
 
 def everyone_then(seed, steps, half_life, **more):
@@ -30,7 +36,7 @@ def everyone_then(seed, steps, half_life, **more):
     later = [deliver(random, K) for _ in range(steps)]
     moved = []
     for rule in (
-        rules.recall(0.1, CLIENTS, half_life, reach=math.inf, **more),
+        plainly(0.1, half_life, **more),
         rules.ca2fl(0.1, CLIENTS),
         rules.kasync_sgd(0.1),
     ):
@@ -61,7 +67,7 @@ def test_with_nothing_but_fading_it_is_kasync_sgd(seed):
 @few
 @given(seed=st.integers(0, 10**6), half_life=st.sampled_from([0.01, 0.5, 3.0, math.inf]))
 def test_where_all_clients_agree_it_goes_their_way(seed, half_life):
-    rule, random = rules.recall(1.0, CLIENTS, half_life, reach=math.inf), generator(seed)
+    rule, random = plainly(1.0, half_life), generator(seed)
     same = torch.randn(LENGTH, generator=random, dtype=torch.float64)
     server = ServerState.initial(torch.zeros_like(same))
     for _ in range(12):
@@ -72,7 +78,7 @@ def test_where_all_clients_agree_it_goes_their_way(seed, half_life):
 
 
 def test_a_memory_one_half_life_old_counts_half():
-    rule, one = rules.recall(1.0, clients=2, half_life=3.0, reach=math.inf), torch.tensor([0])
+    rule, one = plainly(1.0, half_life=3.0, clients=2), torch.tensor([0])
     server = ServerState.initial(torch.zeros(2, dtype=torch.float64))
     for client, row in ((0, [8.0, 0.0]), (1, [0.0, 0.0])):
         gradients = torch.tensor([row], dtype=torch.float64)
@@ -99,76 +105,86 @@ def test_a_step_of_gradients_staler_than_usual_is_shorter_and_a_fresh_one_longer
     assert sums[2] < 1.0 < sums[3]
 
 
-def limits(rule, server, arrivals):
-    """How long the step was, and how long it would have been."""
-    free = replace(rule, parts=rule.parts[:-1])
-    return [float((each(server, arrivals)[0].params - server.params).norm()) for each in (rule, free)]
-
-
 @few
-@given(seed=st.integers(0, 10**6), lr=st.sampled_from([1e-6, 1.0, 1e6]), age=st.integers(0, 30))
-def test_while_a_client_works_the_model_moves_no_further_than_its_reach(seed, lr, age):
-    reach, random = 0.7, generator(seed)
-    rule = rules.recall(lr, CLIENTS, reach=reach)
-    server = ServerState.initial(torch.randn(LENGTH, generator=random, dtype=torch.float64))
-    for _ in range(15 * CLIENTS // K):  # until what was assumed before the first delivery is forgotten
-        arrivals = replace(deliver(random, K), staleness=torch.full((K,), float(age)))
-        took, wanted = limits(rule, server, arrivals)
-        length = float(server.params.norm())
-        server, _ = rule(server, arrivals)
-    assert took == pytest.approx(min(wanted, reach * length / (1 + age)), rel=1e-6)
-
-
-@few
-@given(seed=st.integers(0, 10**6))
-def test_the_reach_shrinks_with_the_schedule(seed):
-    random, ends = generator(seed), []
-    server = ServerState.initial(torch.randn(LENGTH, generator=random, dtype=torch.float64))
-    for schedule in (schedules.Constant(), schedules.Linear(10)):
-        rule, now, lengths = rules.build("recall", lr=1e6, clients=CLIENTS, schedule=schedule), server, []
-        for number in range(10):
+@given(seed=st.integers(0, 10**6), factor=st.sampled_from([1e-6, 0.5, 1e6]))
+def test_how_long_gradients_are_decides_nothing(seed, factor):
+    moved = []
+    for scale in (1.0, factor):
+        server = ServerState.initial(torch.zeros(LENGTH, dtype=torch.float64))
+        for number in range(5):
             arrivals = deliver(generator(seed + number), K)
-            lengths.append(limits(rule, now, arrivals)[0] / float(now.params.norm()))
-            now, _ = rule(now, arrivals)
-        ends.append(lengths)
-    for number, (always, falling) in enumerate(zip(*ends, strict=True)):
-        assert falling == pytest.approx((1.0 - number / 10) * always)
+            server, _ = rules.recall(0.1, CLIENTS).shaped(LAYERS)(
+                server, replace(arrivals, gradients=scale * arrivals.gradients)
+            )
+        moved.append(server.params)
+    torch.testing.assert_close(*moved)
+
+
+def rates(rule, ages, seed=0):
+    """The rates of steps in which everybody delivers work of these ages, one after the other."""
+    server, found = ServerState.initial(torch.zeros(LENGTH, dtype=torch.float64)), []
+    random = generator(seed)
+    for age in ages:
+        server, step = rule(server, replace(deliver(random, K), staleness=torch.full((K,), float(age))))
+        found.append(float(step.lr))
+    return found
+
+
+LONG = 15 * CLIENTS // K  # steps after which what was assumed before the first delivery is forgotten
+
+
+@pytest.mark.parametrize("lr", [1e-6, 0.05, 1.0, 1e6])
+@pytest.mark.parametrize("age", [0, 3, 30])
+def test_while_a_client_works_the_model_goes_no_further_than_its_reach(lr, age):
+    rule = rules.recall(lr, CLIENTS, reach=0.3)
+    assert rates(rule, [age] * LONG)[-1] == pytest.approx(min(lr, 0.3 / math.sqrt(1 + age)), rel=1e-6)
+
+
+@few
+@given(seed=st.integers(0, 10**6), lr=st.sampled_from([1e-3, 1e6]))
+def test_the_reach_shrinks_with_the_schedule(seed, lr):
+    ages = torch.randint(0, 30, (10,), generator=generator(seed)).tolist()
+    always, falling = (
+        rates(rules.recall(lr, CLIENTS, schedule=schedule), ages, seed)
+        for schedule in (schedules.Constant(), schedules.Linear(10))
+    )
+    assert falling == pytest.approx([(1.0 - number / 10) * rate for number, rate in enumerate(always)])
+
+
+def test_a_rule_that_joins_in_the_middle_of_a_schedule_has_the_reach_of_one_that_was_there():
+    rule = rules.recall(1e6, CLIENTS, schedule=schedules.Linear(100))
+    begun, joining = (
+        replace(ServerState.initial(torch.zeros(LENGTH, dtype=torch.float64)), step=torch.tensor(number))
+        for number in (0, 50)
+    )
+    arrivals = deliver(generator(0), K)
+    assert float(rule(joining, arrivals)[1].lr) == pytest.approx(0.5 * float(rule(begun, arrivals)[1].lr))
 
 
 @few
 @given(seed=st.integers(0, 10**6), k=st.integers(1, CLIENTS))
 def test_what_is_held_back_goes_as_far_as_the_plain_loop_says(seed, k):
     random, params = generator(seed), torch.randn(LENGTH, generator=generator(seed), dtype=torch.float64)
-    steps = follow(rules.recall(30.0, CLIENTS), Recall(30.0, CLIENTS), [deliver(random, k) for _ in range(9)], params)
+    rule = rules.recall(30.0, CLIENTS).shaped(LAYERS)
+    steps = follow(rule, Recall(30.0, CLIENTS), [deliver(random, k) for _ in range(9)], params)
     assert max(float(step.lr) for step in steps) < 30.0
 
 
 def test_a_few_very_slow_clients_do_not_shorten_the_steps_of_all():
-    rule, random = rules.recall(1e6, CLIENTS), generator(0)
-    start, took = ServerState.initial(torch.randn(LENGTH, generator=random, dtype=torch.float64)), []
+    rule, last = rules.recall(1e6, CLIENTS), []
     for slow in (4.0, 4.0e6):
-        server = start
-        for _ in range(10 * CLIENTS // K):
+        server, random = ServerState.initial(torch.zeros(LENGTH, dtype=torch.float64)), generator(0)
+        for _ in range(LONG):
             arrivals = replace(deliver(random, K), staleness=torch.tensor([4.0] * (K - 1) + [slow]))
-            length = float(server.params.norm())
-            step, _ = limits(rule, server, arrivals)
-            server, _ = rule(server, arrivals)
-        took.append(step / length)
-    assert took[1] > took[0] / 100  # the mean staleness is 200,000 times as large
-
-
-def test_a_model_that_begins_at_zero_can_leave_it():
-    server, step = rules.recall(0.1, CLIENTS)(
-        ServerState.initial(torch.zeros(LENGTH, dtype=torch.float64)), deliver(generator(0), K)
-    )
-    assert float(step.lr) == 0.1
-    assert float(server.params.norm()) > 0.0
+            server, step = rule(server, arrivals)
+        last.append(float(step.lr))
+    assert last[1] > last[0] / 10  # the mean staleness is 200,000 times as large
 
 
 @few
 @given(seed=st.integers(0, 10**6))
 def test_half_precision_costs_a_hundredth_of_a_step_and_half_the_memory(seed):
-    full, half = (rules.recall(0.1, CLIENTS, reach=math.inf, memory_precision=kind) for kind in ("full", "half"))
+    full, half = (plainly(0.1, memory_precision=kind) for kind in ("full", "half"))
     random, ends = generator(seed), []
     deliveries = [deliver(random, K, dtype=torch.float32) for _ in range(30)]
     for rule in (full, half):

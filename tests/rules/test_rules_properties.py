@@ -22,7 +22,7 @@ SCALE_FREE = {
     for case, (name, _, _) in CASES.items()
     if name
     in {"kasync_sgd", "twafl", "sasgd", "fedbuff", "delay_adaptive", "ringmaster", "gsgm", "ca2fl", "ace", "krum"}
-    | {"ringleader", "recall"}
+    | {"ringleader"}
 } | {"wkafl unclipped": make("wkafl").without(parts.ClipNorms)}
 MEANS = ("kasync_sgd", "twafl", "gsgm", "krum", "geometric_median", "centered_clip")
 NORMALISED = ("wkafl", *MEANS, "ca2fl", "recall", "fadas")

@@ -80,6 +80,7 @@ def every_step(model, data, rule, timeline, work, *, seed=0, staleness="true", l
     formula = loss or mean_loss(data)
     server_model = deepcopy(model)
     server = ServerState.initial(flat(model))
+    rule = rule.shaped(parameter.shape for parameter in model.parameters())
     own = {client: deepcopy(model) for client in range(timeline.population)}  # the model each client works on
     visits, brought = defaultdict(int), {}
     taken = models_taken(timeline)

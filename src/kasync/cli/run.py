@@ -37,7 +37,7 @@ def run(
     scale: Annotated[str | None, typer.Option(help="Pixels: unit, raw or symmetric.")] = None,
     staleness: Annotated[str | None, typer.Option(help="true, published-code or none.")] = None,
     schedule: Annotated[str | None, typer.Option(help="constant, linear, cosine or step.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="none, momentum, adam, adagrad or rmsprop.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="plain, momentum, adam, adagrad, rmsprop, muon, none.")] = None,
     evaluate_every: Annotated[int | None, typer.Option(help="Steps between evaluations.")] = None,
     seed: Annotated[int | None, typer.Option(help="Decides all that is random.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1.")] = None,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kasync import data, discounts, models, parts, rules, schedules
+from kasync import data, discounts, models, optimizers, parts, rules, schedules
 from kasync.core import Part, Rule
 from kasync.data import Dataset, FederatedData
 from kasync.errors import unknown
@@ -27,11 +27,13 @@ from kasync.work import Gradient, LocalSGD, Work
 
 WORKS: dict[str, type] = {"gradient": Gradient, "local_sgd": LocalSGD}
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer] | None] = {
-    "none": None,
+    "none": None,  # the rule's own
+    "plain": optimizers.Plain,
     "momentum": functools.partial(torch.optim.SGD, momentum=0.9),
     "adam": torch.optim.Adam,
     "adagrad": torch.optim.Adagrad,
     "rmsprop": torch.optim.RMSprop,
+    "muon": optimizers.Muon,
 }
 DISCOUNTS: dict[str, type] = {
     "none": discounts.NoDiscount,

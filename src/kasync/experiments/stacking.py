@@ -9,7 +9,7 @@ from dataclasses import replace
 from kasync.experiments.settings import Choice, RunSettings
 
 ALONE = ("fedasync", "zeno", "fltrust", "aflguard", "none")  # rules that need more than what arrives
-LANES = 4  # stacks side by side: while one opens or closes its folders, the others keep the device busy
+LANES = 2  # stacks side by side: while one opens or closes its folders, the other keeps the device busy
 
 
 def stacks(runs: dict[str, RunSettings], most: int) -> Iterator[dict[str, RunSettings]]:
@@ -25,7 +25,8 @@ def stacks(runs: dict[str, RunSettings], most: int) -> Iterator[dict[str, RunSet
 
 def _key(settings: RunSettings) -> str | None:
     """Equal for runs that can be stacked: they differ in what arrives and in the learning rate, and in nothing else."""
-    plain = settings.work.kind == "gradient" and settings.optimizer == "none" and settings.hold != "versions"
+    simple = settings.optimizer in ("none", "plain", "muon")
+    plain = settings.work.kind == "gradient" and simple and settings.hold != "versions"
     if not plain or settings.rule.kind in ALONE or settings.faults:
         return None
     rule = Choice(settings.rule.kind, {n: v for n, v in settings.rule.settings.items() if n != "lr"})

@@ -42,8 +42,9 @@ class FlowerRun:
             self.layout, strategy.weighted_by_key, strategy.loss_keys, gradients=terms.brings == "gradients"
         )
         journal = None if strategy.checkpoint is None else Journal(strategy.checkpoint, self._identity())
+        rule = strategy.rule.shaped(self.layout.shapes[name] for name in self.layout.trained)
         self.federation = Federation(
-            strategy.rule, self.layout.vector(arrays), terms, journal, strategy.privacy, now=time.monotonic()
+            rule, self.layout.vector(arrays), terms, journal, strategy.privacy, now=time.monotonic()
         )
         self.mailbox = Mailbox(grid, strategy.poll)
         self.tickets: dict[str, int] = {}  # message id -> ticket

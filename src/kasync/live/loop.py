@@ -22,6 +22,7 @@ from torch import Tensor
 
 from kasync.arrivals import Arrivals
 from kasync.core import Rule, ServerState, Step
+from kasync.errors import UserError
 from kasync.live.deliveries import Delivery, Failure, Garbage, row_of
 from kasync.live.diary import Diary
 from kasync.live.journal import Journal
@@ -68,6 +69,11 @@ class Federation:
         privacy: Privacy | None = None,
         now: float = 0.0,
     ) -> None:
+        if rule.needs_layers and rule.layers is None:
+            raise UserError(
+                f"{rule.name} moves a model layer by layer: tell it their shapes, "
+                f"rule.shaped(parameter.shape for parameter in model.parameters())."
+            )
         self.rule, self.terms, self.journal, self.privacy = rule, terms, journal, privacy
         self.server = rule.prepared(ServerState.initial(params))
         self.roster = Roster(terms, next((part.clients for part in rule.parts if part.needs_clients), None))  # type: ignore[attr-defined]

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from kasync import checks
-from kasync.arrivals import Arrivals
 from kasync.constants import where
-from kasync.core import ServerState, Step
+from kasync.core import Step
 from kasync.parts.tables import ClientPart
 
 PRIOR = 0.5  # rounds of deliveries, clients / K steps stale, that are taken for granted before the first
@@ -18,11 +17,11 @@ PRIOR = 0.5  # rounds of deliveries, clients / K steps stale, that are taken for
 
 @dataclass(frozen=True)
 class KeepWithinReach(ClientPart):
-    """lr * min(1, reach |w| / (t top_lr |direction|)),  t the typical 1 + staleness, top_lr the largest rate so far
+    """lr * min(1, reach / (sqrt(t) full_lr)),  t the typical 1 + staleness, full_lr the rate before its schedule
 
-    While a typical client works the model moves by at most `reach` times its own length, and by less as the schedule
-    lowers the rate. t is the geometric mean of the last rounds, so that a few very slow clients do not decide it. A
-    model at zero has no length and may go anywhere.
+    While a typical client works the model makes t steps of one length, lr. They follow different clients, so that it
+    goes about sqrt(t) as far: at most `reach`, and less as the schedule lowers the rate. t is the geometric mean of the
+    last rounds, so that a few very slow clients do not decide it.
     """
 
     reach: float
@@ -33,19 +32,14 @@ class KeepWithinReach(ClientPart):
 
     def memory(self, params: Tensor) -> dict[str, Tensor]:
         nothing = torch.zeros((), dtype=torch.float64, device=params.device)
-        return {"top_lr": nothing, "log_delays": nothing.clone(), "delays": nothing.clone()}  # sum, and how many
-
-    def basis(self, server: ServerState, arrivals: Arrivals) -> dict[str, Tensor]:
-        return {"params": server.params[None]}
+        return {"log_delays": nothing, "delays": nothing.clone()}  # sum, and how many
 
     def __call__(self, step: Step) -> Step:
-        top = torch.maximum(step.memory["top_lr"], step.lr)
         pace = step.count / self.clients
         number, prior = step.memory["delays"], PRIOR * self.clients
         total = where(number > 0, step.memory["log_delays"], -prior * pace.log())
         total = (1.0 - pace) * total + step.kept(step.staleness.log1p(), 0.0).sum()
         number = (1.0 - pace) * where(number > 0, number, prior) + step.count
-        most = self.reach * step.norms(step.unit("params")[0]) * (-total / number).exp()
-        wanted = top * step.norms(step.direction)
-        factor = where((wanted > most) & (most > 0), most / where(wanted > 0, wanted, 1.0), 1.0)
-        return step.keep(top_lr=top, log_delays=total, delays=number).having(lr=step.lr * factor)
+        distance = step.full_lr * (total / number / 2.0).exp()
+        factor = where(distance > self.reach, self.reach / where(distance > 0, distance, 1.0), 1.0)
+        return step.keep(log_delays=total, delays=number).having(lr=step.lr * factor)

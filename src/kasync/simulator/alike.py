@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from kasync.errors import UserError
-from kasync.optimizers import AMSGrad
+from kasync.optimizers import AMSGrad, Muon, Plain
 from kasync.simulator.simulation import Simulation
 from kasync.simulator.stack import Stack
 from kasync.work import Gradient
@@ -37,7 +37,7 @@ def alike(simulation: Simulation) -> Any:
     shape = run.inputs.early and isinstance(run.clients.model, Chain) and isinstance(run.clients.work, Gradient)
     optimizer = run.rule.optimizer
     kind, options = getattr(optimizer, "func", optimizer), getattr(optimizer, "keywords", {})
-    simple = kind in (None, AMSGrad)
+    simple = kind in (None, AMSGrad, Muon, Plain)
     if not (shape and simple) or simulation.done or run.rule.needs_starts or run.inputs.spoilers is not None:
         return None
     work, data, timeline = run.clients.work, run.clients.data, simulation.timeline

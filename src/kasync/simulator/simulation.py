@@ -74,6 +74,7 @@ def simulate(
     formula = loss or default_loss(data)
     border.check_fit(model, data, formula)
     params = flat_parameters(model).float().to(device)
+    rule = rule.shaped(parameter.shape for parameter in model.parameters())
     path = Path(checkpoint) if checkpoint is not None else None
     if path is not None and hold == "auto":
         hold = identity_of(path).get("hold", hold)  # what was begun one way goes on the same way
