@@ -54,7 +54,7 @@ RULES: Mapping[str, dict[str, Any]] = {  # learning rates: the best of four with
     "fedasync": {"mixing": 0.3},
     "fedbuff": {"lr": 1.0},
     "ca2fl": {"lr": 0.3, "clients": CLIENTS},
-    "recall": {"lr": 0.3, "clients": CLIENTS},
+    "recall": {"lr": 0.1, "clients": CLIENTS},
     "ace": {"lr": 0.03, "clients": CLIENTS},
     "fadas": {"lr": 0.003},
     "ringmaster": {"lr": 0.3, "max_staleness": CLIENTS / K},
@@ -70,6 +70,7 @@ RULES: Mapping[str, dict[str, Any]] = {  # learning rates: the best of four with
 TRUSTING = ("zeno", "fltrust", "aflguard")  # they have samples at the server
 GRIDS: Mapping[str, tuple[float, ...]] = {
     "fadas": (0.0003, 0.001, 0.003, 0.01),
+    "recall": (0.01, 0.03, 0.1, 0.3),
     "sasgd": (0.1, 0.3, 1.0, 3.0),
     "ringleader": (0.003, 0.01, 0.03, 0.1),
 }
