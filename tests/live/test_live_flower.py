@@ -15,6 +15,8 @@ from scripted import Script
 from kasync import rules, timelines
 from kasync.live.flower import KAsync
 
+MATRIX = (4, 6)  # of a model that is one layer
+
 
 def reply(message: Message, arrays: dict, **metrics) -> Message:
     content = RecordDict(
@@ -43,7 +45,7 @@ def scripted_grid(script: Script, brings: str) -> FakeGrid:
     def answer(message: Message) -> list[Message]:
         client = message.metadata.dst_node_id - 1000
         visit, visits[client] = visits[client], visits[client] + 1
-        row = script.rows[client, visit]
+        row = script.rows[client, visit].reshape(start_of(message).shape)
         values = start_of(message) - row if brings == "models" else row
         told = {
             "num-examples": int(script.sizes[client]),
@@ -62,10 +64,10 @@ def scripted_grid(script: Script, brings: str) -> FakeGrid:
 def test_scripted_deliveries_give_the_parameters_that_the_simulator_gives(case, brings):
     script = Script.drawn()
     strategy = KAsync(make(case), k=4, brings=brings, min_available_nodes=12, poll=0.002)
-    start = ArrayRecord({"w": Array(script.start.numpy())})
+    start = ArrayRecord({"w": Array(script.start.reshape(MATRIX).numpy())})
     result = strategy.start(scripted_grid(script, brings), start, num_rounds=script.timeline.steps)
-    wanted = script.simulated(make(case)).params
-    torch.testing.assert_close(torch.from_numpy(result.arrays["w"].numpy()), wanted, rtol=1e-6, atol=1e-6)
+    wanted = script.simulated(make(case).shaped([MATRIX])).params
+    torch.testing.assert_close(torch.from_numpy(result.arrays["w"].numpy()).flatten(), wanted, rtol=1e-6, atol=1e-6)
 
 
 def test_the_run_writes_the_timeline_it_had(tmp_path):

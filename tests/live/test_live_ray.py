@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from deliveries import LAYERS
 from rule_cases import CASES
 from scripted import Script
 
@@ -71,7 +72,8 @@ def cluster():
 
 def rule_for(case: str) -> object:
     name, settings, _ = CASES[case]
-    return rules.RULES[name](**{**settings, **({"clients": CLIENTS} if "clients" in settings else {})})
+    made = rules.RULES[name](**{**settings, **({"clients": CLIENTS} if "clients" in settings else {})})
+    return made.shaped(LAYERS)
 
 
 @pytest.fixture(scope="module")
