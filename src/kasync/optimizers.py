@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kasync import checks
+from kasync import checks, span
 from kasync.constants import where
 
 OptimizerFactory = Callable[..., torch.optim.Optimizer]
@@ -155,9 +155,9 @@ def _evened(vector: Tensor, layers: Layers | None) -> Tensor:
     shapes = layers or ((len(vector),),)
     parts = vector.split([math.prod(shape) for shape in shapes])
     rows = (shape[0] if len(shape) > 1 else 1 for shape in shapes)
-    return torch.cat(
-        [_even(part.view(count, -1)).flatten() if len(part) else part for part, count in zip(parts, rows, strict=True)]
-    )
+    with span.full_precision():
+        evened = [_even(part.view(count, -1)) if len(part) else part for part, count in zip(parts, rows, strict=True)]
+    return torch.cat([part.flatten() for part in evened])
 
 
 def _even(matrix: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_remembering import evened
 
-from kasync import Arrivals, ServerState, rules
+from kasync import Arrivals, ServerState, optimizers, rules
 from kasync.core import Rule
 from kasync.errors import UserError
 from kasync.live.loop import Federation
@@ -92,3 +92,18 @@ def test_a_live_federation_refuses_a_rule_that_does_not_know_the_layers():
     with pytest.raises(UserError, match=r"recall moves a model layer by layer: .*rule.shaped"):
         Federation(rules.recall(0.1, 3), torch.zeros(LENGTH), Terms(k=2))
     Federation(rules.recall(0.1, 3).shaped(LAYERS), torch.zeros(LENGTH), Terms(k=2))
+
+
+def test_the_products_of_an_even_step_are_not_rounded_whatever_clients_may_do(monkeypatch):
+    seen, even = [], optimizers._even
+    monkeypatch.setattr(
+        optimizers, "_even", lambda matrix: (seen.append(torch.get_float32_matmul_precision()), even(matrix))[1]
+    )
+    torch.set_float32_matmul_precision("high")
+    try:
+        moved(torch.ones(LENGTH), LAYERS)
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert len(seen) >= len(LAYERS)
+    assert set(seen) == {"highest"}
