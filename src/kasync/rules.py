@@ -183,7 +183,7 @@ def ace(lr: float, clients: int, max_staleness: int | None = None) -> Rule:
 def recall(
     lr: float,
     clients: int,
-    half_life: float = 1.0,
+    half_distance: float = 0.12,
     power: float = 0.5,
     momentum: float = 0.5,
     reach: float = 0.12,
@@ -191,19 +191,19 @@ def recall(
 ) -> Rule:
     """w <- w - lr' U V^T,  U S V^T a layer of the running mean of  1/K sum a_i (g_i - b_i (h_i - m))
 
-    a_i ~ (1 + s_i)^(-power) against its running mean. h_i is the last delivery of client i, trusted the less the older
-    it is, b_i = 2^(-age of h_i / half_life) with ages in rounds of clients / K steps; m is the mean of all, each
+    a_i ~ (1 + s_i)^(-power) against its running mean. h_i is the last delivery of client i, trusted the less the
+    further the model has gone since it was computed, b_i = 2^(-(r_i / half_distance)^2); m is the mean of all, each
     counted b_j times. Every layer moves equally far in all its directions, by lr' = lr or less: while a typical client
-    works the model goes no further than `reach`.
+    works the model goes no further than `reach`. Distances are those of a random walk, r_i^2 = sum of lr'^2.
     kasync's own (2026), with the steps of Muon (Jordan et al., 2024).
     """
     return Rule(
         "recall",
         lr,
         (
-            parts.Recall(clients, half_life, memory_precision),
-            parts.DiscountAgainstUsual(clients, discounts.Polynomial(power)),
             parts.KeepWithinReach(clients, reach),
+            parts.Recall(clients, half_distance, memory_precision),
+            parts.DiscountAgainstUsual(clients, discounts.Polynomial(power)),
         ),
         optimizer=functools.partial(optimizers.Muon, momentum=momentum),
     )

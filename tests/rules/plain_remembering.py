@@ -71,28 +71,28 @@ class Ace:
 
 
 class Recall:
-    """Every client's share of the mean, and what is taken from a gradient, fade with the age of its last delivery."""
+    """Every client's share of the mean, and what is taken from a gradient, fade with the distance the model has gone since its last delivery."""
 
     def __init__(
         self,
         lr: float,
         clients: int,
-        half_life: float = 1.0,
+        half_distance: float = 0.12,
         power: float = 0.5,
         momentum: float = 0.5,
         reach: float = 0.12,
         layers: tuple[tuple[int, ...], ...] = LAYERS,
     ) -> None:
-        self.lr, self.clients, self.half_life, self.power, self.reach = lr, clients, half_life, power, reach
+        self.lr, self.clients, self.half_distance, self.power, self.reach = lr, clients, half_distance, power, reach
         self.momentum, self.layers = momentum, layers
         self.mean: Tensor | None = None  # of the directions so far
-        self.last: dict[int, tuple[Tensor, float]] = {}  # client -> its gradient, the round in which it was computed
+        self.last: dict[int, tuple[Tensor, float]] = {}  # client -> its gradient, the square of the model's path to where it was computed
         self.factors: list[list[float]] = []  # by step, the discount of every arrival
         self.delays: list[list[float]] = []  # by step, the logarithm of one plus the staleness of every arrival
-        self.round = 0.0
+        self.path = 0.0  # sum of the squared lengths of all steps
 
     def trust(self, client: int) -> float:
-        return 2.0 ** (-(self.round - self.last[client][1]) / self.half_life) if client in self.last else 0.0
+        return 2.0 ** (-(self.path - self.last[client][1]) / self.half_distance**2) if client in self.last else 0.0
 
     def usual(self) -> float:
         """The mean of all factors; every later step takes half its share of a round from an earlier one's weight."""
@@ -119,16 +119,16 @@ class Recall:
         weights = [(1.0 + tau) ** -self.power for tau in ages(arrivals)]
         self.factors.append(weights)
         self.delays.append([math.log(1.0 + tau) for tau in ages(arrivals)])
+        lr = min(self.lr, self.reach / math.sqrt(self.typical()))
         direction, fresh = nothing, {}
         for client, row, tau, weight in zip(arrivals.clients, rows(arrivals), ages(arrivals), weights, strict=True):
             before, when = self.last.get(int(client), (nothing, -float("inf")))
             direction = direction + weight / self.usual() / k * (row - self.trust(int(client)) * (before - mean))
-            fresh[int(client)] = (row, max(self.round - k / self.clients * tau, when))
+            fresh[int(client)] = (row, max(self.path - tau * lr**2, when))
         self.last |= fresh
-        self.round += k / self.clients
+        self.path += lr**2
         before = nothing if self.mean is None else self.mean
         self.mean = self.momentum * before + (1.0 - self.momentum) * direction
-        lr = min(self.lr, self.reach / math.sqrt(self.typical()))
         return -lr * evened(self.mean, self.layers)
 
 

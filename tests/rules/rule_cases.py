@@ -60,8 +60,8 @@ CASES = {  # name: rule, its settings, the plain loop
     "recall": ("recall", {"lr": 0.1, "clients": CLIENTS}, remembering.Recall(0.1, CLIENTS)),
     "recall, long and evenly": (
         "recall",
-        {"lr": 0.1, "clients": CLIENTS, "half_life": 20.0, "power": 0.0, "reach": inf},
-        remembering.Recall(0.1, CLIENTS, half_life=20.0, power=0.0, reach=inf),
+        {"lr": 0.1, "clients": CLIENTS, "half_distance": 0.5, "power": 0.0, "reach": inf},
+        remembering.Recall(0.1, CLIENTS, half_distance=0.5, power=0.0, reach=inf),
     ),
     "ringleader": ("ringleader", {"lr": 0.1, "clients": CLIENTS}, remembering.Ringleader(0.1, CLIENTS)),
     "centered_clip": ("centered_clip", {"lr": 0.1, "radius": 2.0}, remembering.CenteredClip(0.1, 2.0)),

@@ -18,12 +18,12 @@ K = 4
 few = settings(max_examples=15, deadline=None)
 
 
-def plainly(lr, half_life=1.0, clients=CLIENTS, **more):
+def plainly(lr, half_distance=1.0, clients=CLIENTS, **more):
     """Recall with plain steps: what memory and weights make of the gradients shows as it is."""
-    return rules.recall(lr, clients, half_life, reach=math.inf, optimizer=Plain, **more)
+    return rules.recall(lr, clients, half_distance, reach=math.inf, optimizer=Plain, **more)
 
 
-def everyone_then(seed, steps, half_life, **more):
+def everyone_then(seed, steps, half_distance, **more):
     """The moves of a rule after each client has delivered once, and those of CA2FL and of K-async SGD."""
     random = generator(seed)
     first = torch.randperm(CLIENTS, generator=random).split(K)
@@ -36,7 +36,7 @@ def everyone_then(seed, steps, half_life, **more):
     later = [deliver(random, K) for _ in range(steps)]
     moved = []
     for rule in (
-        plainly(0.1, half_life, **more),
+        plainly(0.1, half_distance, **more),
         rules.ca2fl(0.1, CLIENTS),
         rules.kasync_sgd(0.1),
     ):
@@ -65,9 +65,21 @@ def test_with_nothing_but_fading_it_is_kasync_sgd(seed):
 
 
 @few
-@given(seed=st.integers(0, 10**6), half_life=st.sampled_from([0.01, 0.5, 3.0, math.inf]))
-def test_where_all_clients_agree_it_goes_their_way(seed, half_life):
-    rule, random = plainly(1.0, half_life), generator(seed)
+@given(seed=st.integers(0, 10**6), half_distance=st.floats(1e-9, 0.03))
+def test_a_memory_that_fades_away_leaves_nothing_behind(seed, half_distance):
+    rule, plain, random = plainly(0.1, half_distance, power=0.0), rules.kasync_sgd(0.1), generator(seed)
+    server = other = ServerState.initial(torch.zeros(LENGTH, dtype=torch.float64))
+    for _ in range(60):
+        stale = torch.randint(1, 400, (K,), generator=random).double()  # so old that next to nothing of it is trusted
+        arrivals = replace(deliver(random, K), staleness=stale)
+        server, other = rule(server, arrivals)[0], plain(other, arrivals)[0]
+    torch.testing.assert_close(server.params, other.params, rtol=0.0, atol=0.05)
+
+
+@few
+@given(seed=st.integers(0, 10**6), half_distance=st.sampled_from([0.01, 0.5, 3.0, math.inf]))
+def test_where_all_clients_agree_it_goes_their_way(seed, half_distance):
+    rule, random = plainly(1.0, half_distance), generator(seed)
     same = torch.randn(LENGTH, generator=random, dtype=torch.float64)
     server = ServerState.initial(torch.zeros_like(same))
     for _ in range(12):
@@ -77,20 +89,32 @@ def test_where_all_clients_agree_it_goes_their_way(seed, half_life):
         server = after
 
 
-def test_a_memory_one_half_life_old_counts_half():
-    rule, one = plainly(1.0, half_life=3.0, clients=2), torch.tensor([0])
+@pytest.mark.parametrize("lr", [0.1, 0.7])
+def test_a_memory_counts_half_when_the_model_has_gone_the_half_distance(lr):
+    rule, one = plainly(lr, half_distance=lr * math.sqrt(6), clients=2), torch.tensor([0])
     server = ServerState.initial(torch.zeros(2, dtype=torch.float64))
     for client, row in ((0, [8.0, 0.0]), (1, [0.0, 0.0])):
         gradients = torch.tensor([row], dtype=torch.float64)
         server, _ = rule(server, Arrivals(gradients, torch.zeros(1), clients=torch.tensor([client])))
-    for _ in range(4):  # two rounds of two clients pass, so client 0 was heard three rounds ago
+    for _ in range(4):  # with the two before, six steps since client 0 was heard
         nothing = torch.zeros(1, 2, dtype=torch.float64)
         server, _ = rule(server, Arrivals(nothing, torch.zeros(1), clients=torch.tensor([1])))
     after, step = rule(server, Arrivals(torch.zeros(1, 2, dtype=torch.float64), torch.zeros(1), clients=one))
-    mine, other = 0.5, 0.5 ** (0.5 / 3.0)  # client 1 was heard half a round ago
+    mine, other = 0.5, 0.5 ** (1 / 6)  # client 1 was heard one step ago
     mean = 8.0 * mine / (mine + other)
-    assert float(after.params[0] - server.params[0]) == pytest.approx(mine * (8.0 - mean))
+    assert float(after.params[0] - server.params[0]) == pytest.approx(lr * mine * (8.0 - mean))
     assert int(step.dropped) == 0
+
+
+def test_nothing_is_forgotten_while_the_model_stands_still():
+    rule, random = plainly(1.0, half_distance=0.5, schedule=schedules.Linear(3)), generator(0)
+    server = ServerState.initial(torch.zeros(LENGTH, dtype=torch.float64))
+    server, _ = rule(server, deliver(random, CLIENTS))
+    trust = []
+    for _ in range(6):  # the schedule ends after two more
+        server, _ = rule(server, deliver(random, 1))
+        trust.append(float(server.memory["halvings"]))
+    assert trust[0] < trust[1] == trust[2] == trust[-1]
 
 
 @few

@@ -41,7 +41,7 @@ WRONG = {  # setting: values no rule may take
     "iterations": COUNT,
     "smoothing": POSITIVE,
     "radius": (-1.0, math.nan, "a", None),
-    "half_life": LIMIT,
+    "half_distance": LIMIT,
     "reach": LIMIT,
     "memory_precision": ("double", None, 3),
     "betas": ((1.0, 0.9), (0.9, -0.1), (0.9,), 0.9),

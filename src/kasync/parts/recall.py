@@ -1,4 +1,4 @@
-"""What does a client's last gradient still say when it is old?"""
+"""What does a client's last gradient still say when the model has moved on?"""
 
 from __future__ import annotations
 
@@ -15,24 +15,27 @@ from kasync.errors import unknown
 from kasync.parts.tables import ClientPart, client_rows
 
 PRECISIONS = ("full", "half")
-NEVER = -(2.0**1000)  # the round of a gradient that has not come yet
+NEVER = -(2.0**1000)  # halvings before a gradient that has not come yet
+MOST = 1000.0  # halvings in one step: nothing is left of what came before
+LEAST = 1e-30  # trust in all clients together below which nothing is remembered
 
 
 @dataclass(frozen=True)
 class Recall(ClientPart):
-    """g_i - b_i (h_i - m),  b_i = 2^(-age of h_i / half_life),  m the mean of all h_j, each counted b_j times
+    """g_i - b_i (h_i - m),  b_i = 2^(-(r_i / half_distance)^2),  m the mean of all h_j, each counted b_j times
 
-    h_i is the last delivery of client i. Its age is the time since it was computed, in rounds of clients / k steps:
-    the time in which everybody delivers once, on average. All trust fades by the same factor in a step, so the sum
-    behind m is kept up to date with the K rows that change. In half precision the table is in bfloat16.
+    h_i is the last delivery of client i, and r_i how far the model has gone since it was computed: steps of length lr
+    that follow different clients go as far as a random walk, r_i^2 = sum of lr^2. So all trust halves equally often,
+    whoever it is in, and the sum behind m is kept up to date with the K rows that change. In half precision the table
+    is in bfloat16.
     """
 
-    half_life: float
+    half_distance: float
     memory_precision: str = "full"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.limit("half_life", self.half_life)
+        checks.limit("half_distance", self.half_distance)
         if self.memory_precision not in PRECISIONS:
             raise unknown("memory_precision", self.memory_precision, PRECISIONS)
 
@@ -41,10 +44,10 @@ class Recall(ClientPart):
         nothing = torch.zeros((), dtype=torch.float64, device=params.device)
         return {
             "last": params.new_zeros(self.clients + 1, len(params), dtype=kind),
-            "last_round": nothing.new_full((self.clients + 1,), NEVER),  # when it was computed
+            "last_halvings": nothing.new_full((self.clients + 1,), NEVER),  # when it was computed
             "trusted_sum": torch.zeros_like(params),  # of b_j h_j / clients
             "trust": nothing,  # sum of b_j / clients
-            "round": nothing.clone(),
+            "halvings": nothing.clone(),  # how often all trust has halved so far
         }
 
     def basis(self, server: ServerState, arrivals: Arrivals) -> dict[str, Tensor]:
@@ -53,24 +56,25 @@ class Recall(ClientPart):
 
     def __call__(self, step: Step) -> Step:
         assert step.clients is not None
-        pace = step.count / self.clients  # [] rounds in this step
-        now, rounds, trust = (step.memory[name] for name in ("round", "last_round", "trust"))
-        before = rounds[step.clients]  # [K]
+        pace = (step.lr / self.half_distance).square().clamp(max=MOST)  # [] halvings in this step
+        now, computed, trust = (step.memory[name] for name in ("halvings", "last_halvings", "trust"))
+        before = computed[step.clients]  # [K]
         since = torch.maximum(now - pace * step.staleness, before)  # nothing grows older by a delivery
-        old, new = self._trust(now - before), self._trust(now - since)  # [K]
+        old, new = _trust(now - before), _trust(now - since)  # [K]
         total = step.unit("trusted_sum")[0]  # [B]
         last = step.unit("last")  # [K, B]
-        mean = total / where(trust > 0, trust, 1.0)
-        fade, share = self._trust(pace), step.usable.double() / self.clients  # [], [K]
+        mean = total / where(trust > LEAST, trust, 1.0)
+        fade, share = _trust(pace), step.usable.double() / self.clients  # [], [K]
         step = step.overwrite(last=TableRows(step.clients)).keep(
-            last_round=rounds.index_copy(0, step.clients, step.kept(since, NEVER)),
+            last_halvings=computed.index_copy(0, step.clients, step.kept(since, NEVER)),
             trust=fade * (trust + share @ (new - old)),
-            round=now + pace,
+            halvings=now + pace,
         )
         news = new[:, None] * step.coefficients - old[:, None] * last  # [K, B]
         step = step.remember(trusted_sum=fade * (total + share @ news))
         return step.having(coefficients=step.coefficients - old[:, None] * (last - mean))
 
-    def _trust(self, age: Tensor) -> Tensor:
-        """[...] in a gradient that is so many rounds old; one that never came has none, however long trust lasts."""
-        return where(age < -NEVER / 2, torch.exp2(-age / self.half_life), 0.0)
+
+def _trust(halvings: Tensor) -> Tensor:
+    """[...] in a gradient since which it has halved so often; one that never came has none."""
+    return where(halvings < -NEVER / 2, torch.exp2(-halvings), 0.0)

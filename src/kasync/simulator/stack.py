@@ -17,13 +17,13 @@ from torch import Tensor
 from kasync.arrivals import Arrivals
 from kasync.core import Rule, ServerState
 from kasync.data.federated import scaled
-from kasync.simulator.evaluate import evaluate
+from kasync.simulator.evaluate import evaluate_stack
 from kasync.simulator.graph import CAPTURING, WARM_UP, Buffers, own_stream, recorded
 from kasync.simulator.inputs import Workload
 from kasync.simulator.pieces import Piece, Pieces
 from kasync.simulator.run import CHUNK, columns, logged
 from kasync.simulator.simulation import Simulation
-from kasync.work.clients import one_thread_each
+from kasync.work.clients import Clients, one_thread_each
 from kasync.work.layers import Chain
 from kasync.work.stacks import StackedChain
 
@@ -44,6 +44,7 @@ class Stack:
         self.inputs = Pieces(self.runs)
         self.kind = torch.tensor(self.inputs.kinds, device=self.device)  # [R] -> G
         self._share_data()
+        self.tests = self._tests()
         self._share_state()
         self.buffers: Buffers | None = None
         self.graph: Any = None
@@ -62,6 +63,13 @@ class Stack:
         self.x = torch.cat([data.inputs for data in given]) if several else given[0].inputs
         self.labels = torch.cat([data.labels for data in given]) if several else given[0].labels
         self.begins = torch.tensor([starts[run.clients.data.inputs.data_ptr()] for run in self.runs]).to(self.device)
+
+    def _tests(self) -> list[tuple[Clients, Tensor]]:
+        """The different test sets, each by clients that hold it, and the numbers of the runs that are judged by it."""
+        sets: dict[int, list[int]] = {}
+        for number, run in enumerate(self.runs):
+            sets.setdefault(run.clients.data.test_inputs.data_ptr(), []).append(number)
+        return [(self.runs[some[0]].clients, torch.tensor(some, device=self.device)) for some in sets.values()]
 
     def _share_state(self) -> None:
         """Parameters [R, D], what the rule remembers, and the gradients that wait; each run sees its own part."""
@@ -114,16 +122,21 @@ class Stack:
                             self._catch_up(number, piece.late[self.inputs.kinds[number]][offset], run)
                     self._step()
             log = self.buffers.log[: stop - start]
-            found = torch.stack([self._judged(run) for run in self.runs]) if stop % every == 0 or stop == last else None
+            found = self._judged() if stop % every == 0 or stop == last else None
             table = log.cpu()
             for number, simulation in enumerate(self.simulations):
                 simulation.history.put(start, columns(table[:, number]))
                 if found is not None:
-                    simulation.judged(stop, *found[number].tolist())
+                    simulation.judged(stop, *found[number])
                 simulation.done = stop
 
-    def _judged(self, run: Any) -> Tensor:
-        return evaluate(run.clients, run.server.params, self.simulations[0].classes)
+    def _judged(self) -> list[list[float]]:
+        """Accuracy and loss of every run; those with the same test set at once."""
+        classes, params = self.simulations[0].classes, self.state["params"]
+        found = torch.empty(len(self.runs), 2, dtype=torch.float64, device=self.device)
+        for clients, mine in self.tests:
+            found[mine] = evaluate_stack(self.machine, clients, params[mine], classes)
+        return found.tolist()
 
     def _load(self, piece: Piece) -> None:
         """Copy the inputs of a chunk to the device, each to the runs it belongs to."""

@@ -41,10 +41,18 @@ class StackedChain:
             grad = backward(self.chain.layers[number], params, grad, saved[number], out, number == first)
         return losses.view(len(out), -1).sum(1)
 
+    def outputs(self, params: Tensor, x: Tensor) -> Tensor:
+        """What each run's model makes of the same samples x [n, ...]: [R * n, ...], run after run."""
+        shared = True  # until the first layer with parameters
+        for layer in self.chain.layers:
+            x, _ = forward(layer, params, x, shared)
+            shared = shared and not isinstance(layer, Weighted)
+        return x
+
 
 @singledispatch
-def forward(layer: Any, params: Tensor, x: Tensor) -> tuple[Tensor, Any]:
-    """Outputs of a layer without parameters, and what its backward pass needs."""
+def forward(layer: Any, params: Tensor, x: Tensor, shared: bool = False) -> tuple[Tensor, Any]:
+    """Outputs of a layer, and what its backward pass needs; `shared` inputs are one batch for all runs."""
     return layer.forward(params, x)
 
 
@@ -54,9 +62,9 @@ def backward(layer: Any, params: Tensor, grad: Tensor, saved: Any, out: Tensor, 
 
 
 @forward.register
-def _(layer: Dense, params: Tensor, x: Tensor) -> tuple[Tensor, Any]:
+def _(layer: Dense, params: Tensor, x: Tensor, shared: bool = False) -> tuple[Tensor, Any]:
     weight = _slice(layer, params).unflatten(1, layer.shape)  # [R, outputs, inputs]
-    rows = x.reshape(len(params), -1, x.shape[-1])
+    rows = _of_each(params, x, shared)
     if layer.has_bias:
         return torch.baddbmm(_bias(layer, params)[:, None], rows, weight.mT).flatten(0, 1), x
     return torch.bmm(rows, weight.mT).flatten(0, 1), x
@@ -77,12 +85,12 @@ def _(layer: Dense, params: Tensor, grad: Tensor, saved: Tensor, out: Tensor, fi
 
 
 @forward.register
-def _(layer: Convolution, params: Tensor, x: Tensor) -> tuple[Tensor, Any]:
+def _(layer: Convolution, params: Tensor, x: Tensor, shared: bool = False) -> tuple[Tensor, Any]:
     band = Band.of(layer, x.shape)
     inputs = functional.pad(x, (*(band.padding[1],) * 2, *(band.padding[0],) * 2)).permute(0, 2, 3, 1).contiguous()
     rows = band.rows(inputs)  # [N, tall, under]
     weight = band.spread(_slice(layer, params))  # [R, under, across]
-    y = torch.bmm(rows.view(len(params), -1, rows.shape[-1]), weight).view(len(x), band.tall, band.wide, -1)
+    y = torch.bmm(_of_each(params, rows, shared), weight).view(-1, band.tall, band.wide, layer.shape[0])
     if layer.has_bias:
         y.unflatten(0, (len(params), -1)).add_(_bias(layer, params)[:, None, None, None])
     return y.permute(0, 3, 1, 2), (band, inputs, rows, weight)
@@ -185,6 +193,12 @@ def _places(band: Band, device: torch.device) -> tuple[Tensor, Tensor]:
     places = torch.where((offset >= 0) & (offset < broad), weight, none).flatten()  # [under * across]
     origins = places.argsort(stable=True)[: none * band.wide]  # [weights * wide]: each weight has one place a column
     return places.to(device), origins.to(device)
+
+
+def _of_each(params: Tensor, x: Tensor, shared: bool) -> Tensor:
+    """[R, rows, c] the rows of each run; those that all of them share are not copied."""
+    runs = len(params)
+    return x.reshape(-1, x.shape[-1]).expand(runs, -1, -1) if shared else x.reshape(runs, -1, x.shape[-1])
 
 
 def _slice(layer: Weighted, params: Tensor) -> Tensor:
