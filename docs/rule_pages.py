@@ -112,7 +112,8 @@ def built(own: dict[str, Any]) -> Rule:
 def composition(rule: Rule) -> str:
     rows = [f"1. `{type(part).__name__}`: {summary(part)}" for part in rule.parts]
     if rule.optimizer is not None:
-        rows.append("1. AMSGrad on the direction")
+        made = getattr(rule.optimizer, "func", rule.optimizer)
+        rows.append(f"1. `{made.__name__}` on the direction d: {summary(made)}")
     return "\n".join(rows) if rows else "No parts at all: the mean of the deliveries is the direction."
 
 

@@ -101,7 +101,7 @@ class Plain(torch.optim.Optimizer):
 
 
 class AMSGrad(torch.optim.Optimizer):
-    """m = b1 m + (1-b1) d;  v = b2 v + (1-b2) d^2;  top = max(top, v);  move lr m / (sqrt(top) + eps).
+    """m = b1 m + (1-b1) d;  v = b2 v + (1-b2) d^2;  top = max(top, v);  move lr m / (sqrt(top) + eps)
 
     As FADAS writes it: without Adam's correction of the first steps.
     """
@@ -129,7 +129,7 @@ class AMSGrad(torch.optim.Optimizer):
 
 
 class Muon(torch.optim.Optimizer):
-    """m = momentum m + (1-momentum) d;  move lr U V^T,  U S V^T the layer's part of m.
+    """m = momentum m + (1-momentum) d;  move lr U V^T,  U S V^T the layer's part of m
 
     Jordan et al.: Muon (2024): every layer moves equally far in all its directions. An array of several dimensions is
     the matrix of its first one, a vector is a matrix of one row; without `layers` the whole model is one vector.

@@ -28,7 +28,7 @@ def experiment() -> Experiment:
 
 
 def sweep(rates, means):
-    return Sweep(TASK, Contender("x", "x", "X"), rates, [Estimate(mean, None, 1) for mean in means])
+    return Sweep(TASK, Contender("x", "x", "X"), rates, rates, [Estimate(mean, None, 1) for mean in means])
 
 
 def test_a_rule_at_several_rates_is_one_sweep(experiment):
@@ -36,8 +36,7 @@ def test_a_rule_at_several_rates_is_one_sweep(experiment):
     steady, touchy = sweeps(experiment)
     assert (steady.rule.label, steady.rule.title) == ("steady", "Steady")
     assert steady.rates == pytest.approx([0.003, 0.03, 0.3])
-    assert steady.relative == pytest.approx([0.1, 1.0, 10.0])
-    assert touchy.relative == pytest.approx([1.0, 10.0, 100.0])
+    assert steady.factors == touchy.factors == pytest.approx([0.1, 1.0, 10.0])
     assert [each.mean for each in touchy.accuracies] == pytest.approx([0.85, 0.4, 0.1])
 
 
@@ -60,7 +59,7 @@ def test_the_report_has_a_row_for_each_rule_a_sheet_and_a_figure(experiment):
     assert "at least 100.0 |" in text
     rows = sheets.by_rate(Results(Path("nowhere"), [experiment])).splitlines()
     assert len(rows) == 1 + 6
-    assert rows[4].startswith("mine,a,touchy,0.003,1.0,0.85")
+    assert rows[4].startswith("mine,a,touchy,0.003,0.1,0.85")
     ((name, figure),) = figures_of(experiment)
     assert name == "mine-rates"
     (panel,) = figure.axes

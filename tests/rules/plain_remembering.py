@@ -71,7 +71,7 @@ class Ace:
 
 
 class Recall:
-    """Every client's share of the mean, and what is taken from a gradient, fade with the distance the model has gone since its last delivery."""
+    """A client counts for less, in the mean and in what is taken from its gradient, the further the model has gone."""
 
     def __init__(
         self,
@@ -86,7 +86,9 @@ class Recall:
         self.lr, self.clients, self.half_distance, self.power, self.reach = lr, clients, half_distance, power, reach
         self.momentum, self.layers = momentum, layers
         self.mean: Tensor | None = None  # of the directions so far
-        self.last: dict[int, tuple[Tensor, float]] = {}  # client -> its gradient, the square of the model's path to where it was computed
+        self.last: dict[
+            int, tuple[Tensor, float]
+        ] = {}  # client -> its gradient, the square of the model's path to where it was computed
         self.factors: list[list[float]] = []  # by step, the discount of every arrival
         self.delays: list[list[float]] = []  # by step, the logarithm of one plus the staleness of every arrival
         self.path = 0.0  # sum of the squared lengths of all steps

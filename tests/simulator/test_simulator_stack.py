@@ -69,27 +69,34 @@ def test_a_network_with_convolutions_is_stacked_too():
         assert (params - simulation.params).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: models.lenet(),
-        lambda: nn.Sequential(
-            nn.Conv2d(3, 4, (3, 5), stride=(2, 1), padding=(1, 2)),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(4, 5, 3, stride=2, padding=1, bias=False),
-            nn.Flatten(),
-            nn.Linear(5 * 4 * 8, 10),
-        ),
-        lambda: nn.Sequential(nn.Conv2d(3, 40, 5), nn.Conv2d(40, 50, 3), nn.Flatten(), nn.Linear(50 * 26 * 26, 10)),
-    ],
-    ids=["lenet", "strides and padding", "many channels"],
-)
-def test_gradients_at_several_parameters_are_those_at_each(build):
-    runs, clients, samples = 3, 2, 4
+NETWORKS = {
+    "lenet": lambda: models.lenet(),
+    "strides and padding": lambda: nn.Sequential(
+        nn.Conv2d(3, 4, (3, 5), stride=(2, 1), padding=(1, 2)),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(4, 5, 3, stride=2, padding=1, bias=False),
+        nn.Flatten(),
+        nn.Linear(5 * 4 * 8, 10),
+    ),
+    "many channels": lambda: nn.Sequential(
+        nn.Conv2d(3, 40, 5), nn.Conv2d(40, 50, 3), nn.Flatten(), nn.Linear(50 * 26 * 26, 10)
+    ),
+    "dense": lambda: nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 20, bias=False), nn.ReLU(), nn.Linear(20, 10)),
+}
+
+
+def several(name, runs=3):
+    """Networks of a kind, and their parameters [R, D]."""
     torch.manual_seed(0)
-    networks = [build() for _ in range(runs)]
-    params = torch.stack([nn.utils.parameters_to_vector(net.parameters()).detach() for net in networks])
+    networks = [NETWORKS[name]() for _ in range(runs)]
+    return networks, torch.stack([nn.utils.parameters_to_vector(net.parameters()).detach() for net in networks])
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_gradients_at_several_parameters_are_those_at_each(name):
+    runs, clients, samples = 3, 2, 4
+    networks, params = several(name, runs)
     x, labels = torch.rand(runs * clients * samples, 3, 32, 32), torch.randint(10, (runs * clients * samples,))
     weights = torch.full((len(x),), 1 / samples)
 
@@ -105,6 +112,26 @@ def test_gradients_at_several_parameters_are_those_at_each(build):
         want = nn.utils.parameters_to_vector(torch.autograd.grad(value, list(net.parameters())))
         assert losses[place].item() == pytest.approx(value.item(), rel=1e-5)
         assert (out[place] - want).abs().max() < 1e-5 * want.abs().max()
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_what_several_networks_make_of_the_same_pictures_is_what_each_makes(name):
+    networks, params = several(name)
+    x = torch.rand(5, 3, 32, 32)
+    with torch.no_grad():
+        outputs = StackedChain(Chain.of(networks[0])).outputs(params, x).view(len(networks), len(x), -1)
+        for net, told in zip(networks, outputs, strict=True):
+            torch.testing.assert_close(told, net(x), rtol=1e-4, atol=1e-5)
+
+
+def test_each_run_of_a_stack_is_judged_by_its_own_test_set():
+    worlds = [vectors(seed=number) for number in (0, 1, 0)]
+    alone = [finished(run(data=world)) for world in worlds]
+    stack = [run(data=world) for world in worlds]
+    list(together(stack))
+    told = [[record.accuracy for record in finished(simulation)[0]] for simulation in stack]
+    assert told == [[record.accuracy for record in records] for records, _ in alone]
+    assert told[0] == told[2] != told[1]
 
 
 def test_runs_that_differ_in_more_than_what_arrives_are_refused():

@@ -22,17 +22,13 @@ class Sweep:
     task: Task
     rule: Contender
     rates: Sequence[float]
+    factors: Sequence[float]  # the rates as multiples of the rule's own, which is the tuned one where there is one
     accuracies: Sequence[Estimate]
 
     @property
     def best(self) -> int:
         """The place of the rate with the highest mean."""
         return max(range(len(self.rates)), key=lambda place: self.accuracies[place].mean)
-
-    @property
-    def relative(self) -> list[float]:
-        """Rates as multiples of the best one."""
-        return [rate / self.rates[self.best] for rate in self.rates]
 
     def over(self, fold: float = FOLD) -> tuple[float, float] | None:
         """Mean and least accuracy over the `fold`-fold range of rates with the highest mean; None: none is so wide."""
@@ -73,14 +69,13 @@ def sweeps(experiment: Experiment) -> Iterator[Sweep]:
     bases = {rule.of: Contender(rule.of, rule.rule, rule.title.partition(", rate ×")[0]) for rule in experiment.rules}
     for task in experiment.tasks:
         for label, base in bases.items():
-            points = {
-                _rate(line): found
+            points = sorted(
+                (_rate(line), float(line.rule.label.rpartition("@")[2]), found)
                 for line in experiment.beside(task, experiment.semantics[0])
                 if line.rule.of == label and (found := ACCURACY.estimate(line)) is not None
-            }
+            )
             if points:
-                rates = sorted(points)
-                yield Sweep(task, base, rates, [points[rate] for rate in rates])
+                yield Sweep(task, base, *zip(*points, strict=True))
 
 
 def table_of(experiment: Experiment) -> str:

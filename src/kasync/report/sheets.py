@@ -87,12 +87,12 @@ def standing(results: Results) -> str:
 
 def by_rate(results: Results) -> str:
     """rates.csv: accuracy at each learning rate, where rules were tried at several."""
-    head = ("experiment", "task", "rule", "rate", "of_best_rate", *ESTIMATE)
+    head = ("experiment", "task", "rule", "rate", "of_own_rate", *ESTIMATE)
     rows = []
     for experiment in (each for each in results.experiments if tried(each)):
         for sweep in sweeps(experiment):
             place = (experiment.name, sweep.task.name, sweep.rule.label)
-            for rate, multiple, found in zip(sweep.rates, sweep.relative, sweep.accuracies, strict=True):
+            for rate, multiple, found in zip(sweep.rates, sweep.factors, sweep.accuracies, strict=True):
                 rows.append((*place, rate, multiple, *_numbers(found)))
     return _text(head, rows)
 

@@ -31,12 +31,13 @@ def evaluate(clients: Clients, params: Tensor, classes: int) -> Tensor:
 def evaluate_stack(machine: StackedChain, clients: Clients, params: Tensor, classes: int) -> Tensor:
     """[R, 2] the same for R sets of parameters [R, D] on one test set, which is read once for all of them."""
     inputs, labels = clients.data.test_inputs, clients.data.test_labels
-    runs, total = len(params), 0
+    runs = len(params)
     size = max(1, STACKED // runs)
+    total = torch.zeros(runs, 2, dtype=torch.float64, device=params.device)
     for start in range(0, len(labels), size):
         wanted = labels[start : start + size].repeat(runs)
         outputs = machine.outputs(params, scaled(inputs[start : start + size], clients.scale))
-        total = total + _scores(clients, outputs, wanted, classes).view(runs, -1, 2).sum(1)
+        total += _scores(clients, outputs, wanted, classes).view(runs, -1, 2).sum(1)
     return total / len(labels)
 
 

@@ -1,4 +1,4 @@
-"""How much does the learning rate matter? Accuracy against the rate as a multiple of each rule's best one."""
+"""How much does the learning rate matter? Accuracy against the rate as a multiple of each rule's own."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def sensitivity(experiment: Experiment) -> Any | None:
         panel.axvspan(FOLD**-0.5, FOLD**0.5, color="#000000", alpha=0.05, linewidth=0, label=f"{FOLD:g}-fold range")
         for sweep in (sweep for sweep in found if sweep.task is task):
             style = point_style(look[sweep.rule.label], ours=sweep.rule == rules[0])
-            draw_means(panel, sweep.relative, sweep.accuracies, sweep.rule.title, style)
+            draw_means(panel, sweep.factors, sweep.accuracies, sweep.rule.title, style)
         panel.set_xscale("log")
         panel.set_title(task.title, fontsize=9)
-        panel.set_xlabel("learning rate / the rule's best", fontsize=9)
+        panel.set_xlabel("learning rate / the rule's own", fontsize=9)
     axes[0, 0].set_ylabel("final accuracy", fontsize=9)
     low, high = axes[0, 0].get_ylim()
     axes[0, 0].set_ylim(max(low, 0.0), min(high, 1.0))
