@@ -80,7 +80,7 @@ SETTINGS: dict[str, dict] = {  # learning rates are small, so that float32 diffe
     "fedasync": {"mixing": 0.2},
     "fedbuff": {"lr": 0.05},
     "ca2fl": {"lr": 0.02, "clients": CLIENTS},
-    "recall": {"lr": 0.02, "clients": CLIENTS},
+    "recall": {"lr": 0.001, "clients": CLIENTS, "half_distance": 0.008, "reach": 0.0015},
     "ace": {"lr": 0.02, "clients": CLIENTS},
     "fadas": {"lr": 0.002},
     "ringmaster": {"lr": 0.05, "max_staleness": 4},
