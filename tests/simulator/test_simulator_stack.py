@@ -124,7 +124,9 @@ def test_what_several_networks_make_of_the_same_pictures_is_what_each_makes(name
             torch.testing.assert_close(told, net(x), rtol=1e-4, atol=1e-5)
 
 
-def test_each_run_of_a_stack_is_judged_by_its_own_test_set():
+@pytest.mark.parametrize("at_once", [20_000, 22])
+def test_each_run_of_a_stack_is_judged_by_its_own_test_set(monkeypatch, at_once):
+    monkeypatch.setattr("kasync.simulator.evaluate.STACKED", at_once)  # 22: the 30 samples in two parts
     worlds = [vectors(seed=number) for number in (0, 1, 0)]
     alone = [finished(run(data=world)) for world in worlds]
     stack = [run(data=world) for world in worlds]
