@@ -5,7 +5,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 KERNEL := $(wildcard src/kasync/_kernel*.[ch])
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt
 
 .PHONY: demo test check docs soak fuzz lock audit clean
 
@@ -13,6 +13,7 @@ demo: .venv/.demo
 	$(BIN)/kasync demo
 
 test: check
+	$(BIN)/kasync results verify results
 	$(BIN)/python -m pytest
 
 check: .venv/.test
@@ -26,7 +27,7 @@ docs: .venv/.docs
 	@echo site/index.html
 
 soak: .venv/.test
-	$(BIN)/python -m pytest -m long -s tests/reliability
+	$(BIN)/python -m pytest -m long -s tests/reliability tests/live
 
 fuzz: .venv/.test
 	$(BIN)/python tests/reliability/fuzzing.py 10000

@@ -66,6 +66,21 @@ RULES: Mapping[str, dict[str, Any]] = {  # learning rates: the best of four with
     "zeno": {"lr": 0.1},
     "fltrust": {"lr": 0.3},
     "aflguard": {"lr": 0.3, "radius": 3.0},
+    "fedstale": {"lr": 0.3, "clients": CLIENTS},
+    "area": {"lr": 1.0, "clients": CLIENTS},
+    "fedfa": {"lr": 1.0, "queue": K},
+    "rescaled_asgd": {"lr": 0.3, "clients": CLIENTS},
+    "asyncfeded": {"lr": 0.3},
+    "port": {"lr": 0.3},
+    "gap_aware": {"lr": 0.3},
+    "dc_asgd": {"lr": 0.3},
+    "momentum_approximation": {"lr": 0.1},
+    "momentum_look_ahead": {"lr": 0.3},
+    "delayed_nesterov": {"lr": 0.3},
+    "fedavgm": {"lr": 0.01},
+    "fedadam": {"lr": 0.001},
+    "fedyogi": {"lr": 0.001},
+    "ringmaster_lmo": {"lr": 0.03, "max_staleness": CLIENTS / K},
 }
 TRUSTING = ("zeno", "fltrust", "aflguard")  # they have samples at the server
 GRIDS: Mapping[str, tuple[float, ...]] = {
@@ -73,6 +88,12 @@ GRIDS: Mapping[str, tuple[float, ...]] = {
     "recall": (0.01, 0.03, 0.1, 0.3),
     "sasgd": (0.1, 0.3, 1.0, 3.0),
     "ringleader": (0.003, 0.01, 0.03, 0.1),
+    "momentum_look_ahead": (0.01, 0.03, 0.1, 0.3),
+    "delayed_nesterov": (0.01, 0.03, 0.1, 0.3),
+    "fedavgm": (0.01, 0.03, 0.1, 0.3),
+    "fedadam": (0.001, 0.003, 0.01, 0.03),
+    "fedyogi": (0.001, 0.003, 0.01, 0.03),
+    "ringmaster_lmo": (0.003, 0.01, 0.03, 0.1),
 }
 GRID = (0.03, 0.1, 0.3, 1.0)
 

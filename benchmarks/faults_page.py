@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kasync.report.intervals import Estimate, estimate, paired
+from kasync.statistics import Estimate, estimate, paired
 
 BEGIN, END = "<!-- what follows is written by benchmarks/faults.py -->", "<!-- until here -->"
 PLAIN, MOST = "kasync_sgd", 0.1  # plain averaging; a rule that loses no more accuracy than this holds

@@ -1,100 +1,90 @@
-"""What do the live engines cost, and what does asynchrony gain on a clock that really ticks?
+"""Cost of the live engines, and what asynchrony gains on a clock that really ticks.
 
-    python benchmarks/live.py                         server cost per accepted update; Ray beside a bare loop
+    python benchmarks/live.py                         server cost per delivery; Ray beside a bare loop
     python benchmarks/live.py --race docs/live.png    K-async, K-sync and full sync with slow clients, on Ray
 
-The server's share: a reply is decoded, checked, given to the rule with k - 1 others, and the new model is encoded, all
-of it through the strategy's own functions, beside one local epoch of the same network. Ray: updates per second of two
-warm actors beside two processes that do nothing but the same work in a loop; 1.0 per core is all there is to gain.
+The server's cost: a reply is decoded, checked, given to the rule with k - 1 others, and the new model is encoded, all
+of it through the strategy's own functions, beside FedAvg's aggregate_train on the same replies, in turn, in processor
+time. Ray: updates per second of two warm actors beside two processes that do nothing but the same work in a loop; 1.0
+per core is all there is to gain.
 """
 
 import argparse
 import statistics
 import time
-from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
 
 from kasync import LocalSGD, models, rules
 from kasync.data import federate, load, partition
 from kasync.data.federated import from_arrays, scaled
 from kasync.live.clients import DataClient, clients_of
 from kasync.timelines.durations import Trace
-from kasync.work.clients import flat_parameters, one_thread_each
+from kasync.work.clients import one_thread_each
+from kasync.work.loop import flat_parameters
 
-K = 10
+SIZES = ((100_000, 10, 40), (25_000_000, 10, 5), (100_000_000, 4, 3))  # parameters, k, repetitions
 SAMPLES, BATCH = 500, 32  # a local epoch
 LEAST_PER_CORE = 0.8
 
 
-def median_ms(call: Callable[[], object], times: int) -> float:
-    call()
-    taken = []
-    for _ in range(times):
-        began = time.perf_counter()
-        call()
-        taken.append(time.perf_counter() - began)
-    return 1e3 * statistics.median(taken)
-
-
-def server_costs(name: str, model: torch.nn.Module, shape: tuple[int, ...]) -> None:
-    """Milliseconds per accepted update, part by part, and their share of one local epoch."""
+def server_costs(size: int, k: int, turns: int) -> None:
+    """Milliseconds of processor time per delivery, FedAvg's and ours in turn on the same replies."""
     from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+    from flwr.serverapp.strategy import FedAvg
     from flwr.supercore.task_identity import TaskIdentity
 
-    from kasync.live.flower_replies import Reader
+    from kasync.live.deliveries import Delivery
+    from kasync.live.flower_replies import Reader, decoded, encoded
     from kasync.live.layout import Layout
     from kasync.live.loop import Federation
     from kasync.live.terms import Terms
 
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-    arrays = {key: value.numpy() for key, value in model.state_dict().items()}
-    layout = Layout.of(arrays)
-    trained = {key: Array(value + 0.01 * np.random.default_rng(0).normal(size=value.shape).astype("float32"))
-               for key, value in arrays.items()}  # fmt: skip
-    content = RecordDict(
-        {"arrays": ArrayRecord(trained), "metrics": MetricRecord({"train_loss": 1.0, "num-examples": 10})}
-    )
+    draw = np.random.default_rng(0)
+    width = min(size, 1_000_000)  # arrays of a million numbers each
+    start = {f"layer {n}": draw.normal(size=width).astype(np.float32) for n in range(size // width)}
     asked = Message(RecordDict(), dst_node_id=1, message_type="train")
-    reply = Message(content, reply_to=asked)
+
+    def reply() -> Message:
+        arrays = ArrayRecord({name: Array(array + np.float32(0.01)) for name, array in start.items()})
+        metrics = MetricRecord({"train_loss": 1.0, "num-examples": 10})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=asked)
+
+    replies = [reply() for _ in range(k)]
+    fedavg = FedAvg(fraction_evaluate=1.0)
+    layout = Layout.of(start)
     reader = Reader(layout, "num-examples")
-    federation = Federation(rules.wkafl(1.0), layout.vector(arrays), Terms(k=K))
-    federation.present(range(K), 0.0)
-    parts: dict[str, list[float]] = {"decode": [], "check": [], "rule": [], "encode": []}
-    for _ in range(15):
-        orders = federation.dispatch(0.0)
-        for order in orders:
-            began = time.perf_counter()
-            delivery = reader.read(reply)
-            decoded = time.perf_counter()
-            assert federation.collect(order.ticket, order.node, delivery, 0.0) == "accepted"  # type: ignore[arg-type]
-            parts["decode"].append(decoded - began)
-            parts["check"].append(time.perf_counter() - decoded)
-        began = time.perf_counter()
-        assert federation.step(0.0) is not None
-        stepped = time.perf_counter()
-        ArrayRecord({key: Array(value) for key, value in layout.arrays(federation.server.params).items()})
-        parts["rule"].append((stepped - began) / K)
-        parts["encode"].append((time.perf_counter() - stepped) / K)
-    costs = {part: 1e3 * statistics.median(seconds) for part, seconds in parts.items()}
-    epoch = median_ms(lambda: local_epoch(model, shape), 3)
-    total = sum(costs.values())
-    said = "  ".join(f"{part} {cost:6.3f}" for part, cost in costs.items())
-    share = f"{100 * total / epoch:.2f}% of an epoch ({epoch:.0f} ms)"
-    print(f"{name:<10} D = {layout.size:>9,}  {said}  total {total:6.3f} ms = {share}")
-
-
-def local_epoch(model: torch.nn.Module, shape: tuple[int, ...]) -> None:
-    inputs, labels = torch.rand(SAMPLES, *shape), torch.zeros(SAMPLES, dtype=torch.int64)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    for start in range(0, SAMPLES, BATCH):
-        optimizer.zero_grad()
-        cross_entropy(model(inputs[start : start + BATCH]), labels[start : start + BATCH]).backward()
-        optimizer.step()
+    first = layout.vector({name: torch.from_numpy(array) for name, array in start.items()})
+    ours = {
+        "fedbuff": Federation(rules.fedbuff(1.0), first, Terms(k=k, weigh="examples")),
+        "wkafl": Federation(rules.wkafl(1.0), first, Terms(k=k, weigh="examples")),
+    }
+    taken: dict[str, list[float]] = {"FedAvg": [], **{name: [] for name in ours}}
+    for turn in range(turns + 1):
+        began = time.process_time()
+        fedavg.aggregate_train(1, replies)
+        taken["FedAvg"].append(1e3 * (time.process_time() - began) / k)
+        for name, federation in ours.items():
+            federation.present(range(k), float(turn))
+            began = time.process_time()
+            for order, message in zip(federation.dispatch(float(turn)), replies, strict=True):
+                brought = reader.read(message)
+                assert isinstance(brought, Delivery)
+                assert federation.collect(order.ticket, order.node, brought, float(turn)) == "accepted"
+            assert federation.step(float(turn)) is not None
+            arrays = layout.arrays(federation.server.params, federation.buffers)
+            ArrayRecord({each: encoded(array) for each, array in arrays.items()})
+            taken[name].append(1e3 * (time.process_time() - began) / k)
+    assert np.isfinite(decoded(replies[0].content["arrays"]["layer 0"]).numpy()).all()
+    costs = {name: statistics.median(found[1:]) for name, found in taken.items()}  # the first has pages to fault in
+    base = taken["FedAvg"][1:]
+    ratios = {name: statistics.median(a / b for a, b in zip(taken[name][1:], base, strict=True)) for name in ours}
+    cells = " | ".join(f"{costs[name]:.3g} ({ratios[name]:.2f})" for name in ours)
+    print(f"| {size / 1e6:g} million | {k} | {costs['FedAvg']:.3g} | {cells} |", flush=True)
 
 
 def ray_beside_a_bare_loop(seconds: float, turns: int = 3) -> None:
@@ -206,11 +196,16 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--race", type=Path, help="draw the race into this file")
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--small", action="store_true", help="the server's cost up to 25 million parameters only")
     given = parser.parse_args()
     if given.race is not None:
         race(given.race, given.seconds)
     else:
         with one_thread_each():
-            server_costs("LeNet", models.lenet(), (3, 32, 32))
-            server_costs("CelebA CNN", models.celeba_cnn(), (3, 84, 84))
+            print("| parameters | k | FedAvg, ms | fedbuff, ms (over FedAvg) | wkafl, ms (over FedAvg) |")
+            print("|---|---|---|---|---|")
+            for size, k, turns in SIZES[: 2 if given.small else 3]:
+                server_costs(size, k, turns)
+        if given.small:
+            raise SystemExit
         ray_beside_a_bare_loop(given.seconds)

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kasync import theory
-from kasync.experiments import own
 from kasync.experiments.arrivals import timeline_of
+from kasync.experiments.experiment import settings_for
 from kasync.experiments.pilots import race
 from kasync.experiments.settings import RunSettings
 from kasync.theory import Pilot
@@ -47,7 +47,7 @@ class Task:
             "partition": {"kind": "labels", "per_client": self.labels},
             "arrivals": FLEET,
         }
-        return own.settings(self.rule, given, {"lr": self.lr})
+        return settings_for(self.rule, given, {"lr": self.lr})
 
 
 TASKS = (

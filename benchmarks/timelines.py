@@ -1,4 +1,4 @@
-"""How long does a timeline of a million clients take, and how much memory? `python benchmarks/timelines.py [--quick]`
+"""Time and memory of a timeline of a million clients: `python benchmarks/timelines.py [--quick]`.
 
 Each case runs in a process of its own, so that its peak memory is its own. The plain heap loop, the textbook way, does
 the work of the clock with exponential durations at a smaller scale, with random numbers from the standard library.
@@ -53,6 +53,17 @@ def clock_unreliable(clients: int, k: int, steps: int) -> str:
         lost=0.02,
     )
     return _derived(timeline)
+
+
+def concurrency_arrival(clients: int, k: int, steps: int) -> str:
+    """A tenth of the clients at work, each replaced when it is done, by anybody."""
+    return _derived(timelines.clock(clients, k, steps, durations.exponential(1.0), 0, concurrency=clients // 10))
+
+
+def concurrency_update(clients: int, k: int, steps: int) -> str:
+    """A tenth of the clients at work, the least heard first, replaced after the update."""
+    options = {"concurrency": clients // 10, "restart": "update", "select": "least_heard"}
+    return _derived(timelines.clock(clients, k, steps, durations.ace(), seed=0, **options))
 
 
 def rounds(clients: int, k: int, steps: int) -> str:
@@ -110,7 +121,16 @@ def main() -> int:
     small = (100_000, 1000, 1000)
     cases = [
         (case, full)
-        for case in (uniform, clock_exponential, clock_log_normal, clock_constant, clock_unreliable, rounds)
+        for case in (
+            uniform,
+            clock_exponential,
+            clock_log_normal,
+            clock_constant,
+            clock_unreliable,
+            concurrency_arrival,
+            concurrency_update,
+            rounds,
+        )
     ]
     cases += [(clock_exponential, small), (heap_loop, small)]
     print(f"{'case':20} {'clients':>9} {'k':>5} {'steps':>6} {'seconds':>8} {'GB':>5} {'deliveries/s':>13}")

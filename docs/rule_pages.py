@@ -1,16 +1,14 @@
-"""What does each rule's page say? Its docstring, signature and parts, our words about its use, and its results.
+"""The pages of docs/rules: each rule's facts, signature and parts, our words about its use, and its results.
 
     python docs/rule_pages.py [FOLDER]
 
-Results are those of the reports that lie in results/; a rule that is in none of them is "not yet run".
+Results are those of the stores in results/; a rule that is in none of them is "not yet run".
 """
 
 from __future__ import annotations
 
-import csv
-import html
+import functools
 import inspect
-import json
 import sys
 import tomllib
 from pathlib import Path
@@ -18,26 +16,38 @@ from typing import Any
 
 import torch
 
-from kasync import Rule, rules
+from kasync import Rule, report, rules
+from kasync.experiments.experiment import Task
+from kasync.report.results import ACCURACY, STABILITY
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
-SHOWN = ("final_accuracy", "stability")
+SHOWN = (ACCURACY, STABILITY)
 Results = dict[str, dict[str, dict[str, str]]]  # rule -> task -> column -> text
-SYMBOLS = """
-`g_i` is a delivered gradient (or start minus trained model), `s_i` its staleness, `m_i` its batch size, `K` the number
-of deliveries, `w` the model.
-"""
+SYMBOLS = (
+    "$w$ is the model, $g_i$ a delivered gradient (or start minus trained model), $s_i$ its staleness, $m_i$ its batch "
+    "size, $K$ the number of deliveries of a step, $P$ that of clients, $\\eta$ the rate."
+)
+NEEDS = {
+    "staleness": "staleness",
+    "losses": "losses",
+    "batch_sizes": "batch sizes",
+    "clients": "who delivered",
+    "starts": "the model each client started from",
+    "server_gradient": "a gradient of the server's own, on a few samples",
+}
+KEPT = 0.95  # of the best accuracy
 ABOUT = """
 What the server can do with k deliveries. Every rule runs in the simulator and on Flower and Ray, takes any optimiser of
 `torch.optim` and a schedule, and can be taken apart: `rule.without(Part)`. `kasync rules` prints the same list, and
-[a rule of your own](../write-a-rule.md) takes a dozen lines. "Not yet run" says that there is no result of ours.
+[a rule of your own](../write-a-rule.md) takes a dozen lines. [Which one to take](which.md) has a table. "Not yet run"
+says that there is no result of ours.
 """
 OWN = """from kasync import data, models, rules, server_gradient
 
 digits = data.load("digits")
 clients = data.federate(digits, data.partition.labels(1)(digits, clients=100))
-own = server_gradient(models.build("logistic", clients), clients, clients.server_sample(100))
+own = server_gradient(models.build("logistic", clients), clients, clients.server_sample(100), batch=50)
 """
 
 
@@ -51,43 +61,83 @@ def pages() -> dict[str, str]:
 
 def page(name: str, words: dict[str, Any], results: dict[str, dict[str, str]]) -> str:
     """One rule."""
-    make, own = rules.RULES[name], words[name]
-    paper = (inspect.getdoc(make) or "").partition("\n")[2]
+    own, facts = words[name], rules.facts(name)
     sections = [
-        f"# {own['title']}",
+        f"# {facts.title}",
         f"`rules.{name}`",
-        f"```text\n{formula(name)}\n```",
-        paragraph(SYMBOLS),
-        paragraph(paper),
+        *(f"${formula}$" for formula in own["formula"]),
+        SYMBOLS,
+        f"**Paper.** {facts.paper}",
+        *([facts.notes] if facts.notes else []),
+        *([f"**Our reading.** {own['reading']}"] if "reading" in own else []),
         "## When to use it",
         paragraph(own["when"]),
-        *([f"**Beware.** {paragraph(own['beware'])}"] if "beware" in own else []),
-        *([f"**Memory.** {own['cost']}"] if "cost" in own else []),
+        "## When not to",
+        paragraph(own["beware"]),
+        "## What it needs",
+        needed(facts, own),
         "## Settings",
-        settings(make, words["meaning"] | own.get("meaning", {})),
+        settings(facts.make, words["meaning"] | own.get("meaning", {})),
         f"```python\n{example(own)}\n```",
         "## What it is made of",
         composition(built(own)),
+        "## How much its rate matters",
+        sensitivity(name),
         "## In our results",
         told(results),
     ]
     return "\n\n".join(sections) + "\n"
 
 
+def needed(facts: rules.Facts, own: dict[str, Any]) -> str:
+    """What it reads of a delivery, what it remembers, and whether its runs can be stacked."""
+    reads = [NEEDS[need] for need in NEEDS if need in (facts.needs or ())]
+    rows = [
+        f"- Beside the gradients: {', '.join(reads) if reads else 'nothing'}.",
+        f"- Memory at the server: {own.get('cost', 'none.')}",
+        f"- Its rate is called `{facts.rate}`" + (f", its main knob `{facts.knob}`." if facts.knob else "."),
+        "- Runs of it can" + ("" if facts.stackable else "not") + " share their steps on a GPU (`kasync.together`).",
+    ]
+    return "\n".join(rows)
+
+
+@functools.cache
+def tries() -> dict[str, dict[str, dict[float, list[float]]]]:
+    """rule -> task -> rate -> held-out accuracies, of everything that was tried while tuning."""
+    found: dict[str, dict[str, dict[float, list[float]]]] = {}
+    for path in sorted(RESULTS.glob("*/tuned/*.toml")):
+        for row in tomllib.loads(path.read_text()).get("tried", []):
+            if row["rule"] in rules.RULES:
+                task = found.setdefault(row["rule"], {}).setdefault(f"{path.parents[1].name}: {row['task']}", {})
+                rate = row["settings"][rules.facts(row["rule"]).rate]
+                task.setdefault(rate, []).append(row["accuracy"])
+    return found
+
+
+def sensitivity(name: str) -> str:
+    """Over which rates it keeps most of its best held-out accuracy, from the tries of tuning."""
+    rows = []
+    for task, rates in tries().get(name, {}).items():
+        means = {rate: sum(each) / len(each) for rate, each in rates.items()}
+        best = max(means, key=lambda rate: means[rate])
+        kept = [rate for rate in means if means[rate] >= KEPT * means[best]]
+        least, most = min(kept), max(kept)
+        rows.append(f"| {task} | {len(means)} | {best:.2g} | {means[best]:.3f} | {least:.2g} to {most:.2g} |")
+    if not rows:
+        return "Not yet measured."
+    head = f"| task | rates tried | best | held-out accuracy | rates that keep {KEPT:.0%} of it |"
+    note = (
+        "From tuning on held-out samples; neighbouring rates are a factor of 2 to 3.2 apart. The wider the range, the "
+        "easier the rule."
+    )
+    return "\n".join([head, "|---" * 5 + "|", *rows, "", note])
+
+
 def index(words: dict[str, Any]) -> str:
     """The catalogue."""
-    rows = [f"| [{words[name]['title']}]({name}.md) | {in_a_cell(formula(name))} |" for name in rules.RULES]
+    rows = [f"| [{rules.facts(name).title}]({name}.md) | ${words[name]['formula'][0]}$ |" for name in rules.RULES]
     table = "\n".join(["| rule | formula |", "|---|---|", *rows])
-    return "\n\n".join(["# Rules", paragraph(ABOUT), paragraph(SYMBOLS), table]) + "\n"
-
-
-def formula(name: str) -> str:
-    return (inspect.getdoc(rules.RULES[name]) or "").partition("\n")[0].rstrip(".")
-
-
-def in_a_cell(text: str) -> str:
-    """Code for a cell of a table, in which a bar would end it."""
-    return f"<code>{html.escape(text, quote=False).replace('|', '&#124;')}</code>"
+    return "\n\n".join(["# Rules", paragraph(ABOUT), SYMBOLS, table]) + "\n"
 
 
 def settings(make: Any, meaning: dict[str, str]) -> str:
@@ -136,30 +186,24 @@ def told(results: dict[str, dict[str, str]]) -> str:
 
 
 def read_results() -> Results:
-    """Every finished number of the reports in results/."""
+    """Every finished number of the stores that lie in results/."""
     found: Results = {}
-    for table in sorted(RESULTS.glob("*/report/table.csv")):
-        titles = task_titles(table.parents[1] / "experiments")
-        for row in csv.DictReader(table.read_text().splitlines()):
-            if row["number"] in SHOWN:
-                task = titles.get((row["experiment"], row["task"]), row["task"])
-                numbers = found.setdefault(row["rule"], {}).setdefault(f"{table.parents[1].name}: {task}", {})
-                numbers[f"{row['number']} {row['staleness']}"] = f"{float(row['mean']):.4f} ({row['seeds']})"
-                if row["number"] == "final_accuracy" and row["paper"]:
-                    numbers["paper"] = row["paper"]
+    for folder in sorted(path.parent for path in RESULTS.glob("*/experiments.json")):
+        for experiment in report.read(folder).experiments:
+            for line in experiment.lines:
+                numbers = found.setdefault(line.rule.label, {}).setdefault(f"{folder.name}: {_titled(line.task)}", {})
+                for measure in SHOWN:
+                    mean = measure.estimate(line)
+                    if mean is not None:
+                        numbers[f"{measure.name} {line.staleness}"] = f"{mean.mean:.4f} ({mean.count})"
+                if (printed := line.paper("accuracy")) is not None:
+                    numbers["paper"] = str(printed)
     return found
 
 
-def task_titles(folder: Path) -> dict[tuple[str, str], str]:
-    """(experiment, task) -> its title for people."""
-    told = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
-    return {(name, task["name"]): _titled(task) for name, one in told.items() for task in one["tasks"]}
-
-
-def _titled(task: dict[str, Any]) -> str:
-    stands_for = task.get("stands_for")
-    told = stands_for and not task["title"].replace("-", "").startswith(stands_for)
-    return task["title"] + (f" (the paper: {stands_for})" if told else "")
+def _titled(task: Task) -> str:
+    told = task.stands_for and not task.title.replace("-", "").startswith(task.stands_for)
+    return task.title + (f" (the paper: {task.stands_for})" if told else "")
 
 
 def paragraph(text: str) -> str:

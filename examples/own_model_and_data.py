@@ -1,4 +1,4 @@
-"""How do I bring my own model and my own data? Any nn.Module, any arrays, and who holds which rows.
+"""My own model and my own data: any nn.Module, any arrays, and whose each row is.
 
 python examples/own_model_and_data.py
 
@@ -14,7 +14,7 @@ from kasync import data, rules, timelines
 
 
 class Forecast(nn.Module):
-    """Two dense layers with a short cut: not a Sequential, so the simulator takes its general path."""
+    """Two dense layers with a short cut."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,10 +29,9 @@ STATIONS, EACH = 40, 30
 climate = rng.normal(size=(STATIONS, 4))  # every station has a weather of its own: the data are not IID
 inputs = np.repeat(climate, EACH, axis=0) + rng.normal(size=(STATIONS * EACH, 4))  # [N, 4]
 targets = np.sin(inputs[:, 0]) + 0.5 * inputs[:, 1] * inputs[:, 2] + 0.1 * rng.normal(size=len(inputs))  # [N]
-test = rng.permutation(len(inputs))[:200]
-held = [np.setdiff1d(np.arange(s * EACH, (s + 1) * EACH), test) for s in range(STATIONS)]  # station -> its rows
+names = [f"station {s}" for s in range(STATIONS) for _ in range(EACH)]  # whose each row is
 
-stations = data.from_arrays(inputs, targets, inputs[test], targets[test], parts=held, name="weather")
+stations = data.from_arrays(inputs, targets, owners=names, test_fraction=1 / 6, name="weather")
 timeline = timelines.clock(STATIONS, k=4, steps=400, durations=timelines.durations.pareto(least=1.0, shape=2.0))
 work = kasync.LocalSGD(steps=3, lr=0.05, batch_size=8)  # three local steps; the difference is delivered
 torch.manual_seed(0)

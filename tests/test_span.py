@@ -94,6 +94,33 @@ def test_combine_is_the_matrix_product(way: str, blocks: list[Tensor], n: int, s
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", EPS)
+def test_many_rows_are_combined_a_few_at_a_time(way: str, dtype: torch.dtype) -> None:
+    rows, one = torch.randn(100, 3000, dtype=dtype), torch.randn(1, 3000, dtype=dtype)
+    table = torch.randn(120, 3000, dtype=dtype)
+    given = [rows, kernel.Rows(table, range(0, 120, 3)), one] if way != "torch" else [rows, table[::3], one]
+    coefficients = torch.randn(3, 141, dtype=torch.float64)
+    coefficients[:, 40:60] = 0.0
+    with computed_with(way):
+        result = span.combine(coefficients, given)
+    assert_combined(result, coefficients, [rows, table[::3], one])
+
+
+@pytest.mark.skipif(not kernel.fits_sum([torch.zeros(1, 1)]), reason="the kernel was not built on this machine")
+@pytest.mark.parametrize("threads", [1, 3])
+def test_rows_are_added_up_in_float64_to_the_same_bits_whatever_adds_them(threads: int) -> None:
+    rows, coefficients = torch.randn(9, 70_001), torch.randn(9, dtype=torch.float64)
+    results = []
+    for way in kernel.LEVELS:
+        with computed_with(way, threads):
+            out = torch.ones(70_001, dtype=torch.float64)
+            kernel.add_rows(coefficients, [rows], out)
+            results.append(out)
+    assert all(torch.equal(results[0], other) for other in results)
+    torch.testing.assert_close(results[0] - 1.0, coefficients @ rows.double(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", EPS)
 def test_rows_longer_than_all_parts_together_are_summed_to_the_end(way: str, dtype: torch.dtype) -> None:
     blocks = [torch.randn(5, 2 * 64 * 1024 + 1027, dtype=dtype), torch.randn(1, 2 * 64 * 1024 + 1027, dtype=dtype)]
     coefficients = torch.randn(3, 6, dtype=torch.float64)

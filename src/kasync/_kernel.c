@@ -1,4 +1,4 @@
-/* How fast can inner products and linear combinations of a few long rows be? As fast as the rows can be read.
+/* Inner products and linear combinations of a few long rows, as fast as the rows can be read.
  *
  * The columns are cut into at most PARTS parts that depend on their number alone; threads take parts as they get free,
  * and what each part gives is added up in the order of the columns: the result does not depend on the threads.
@@ -229,4 +229,78 @@ int kasync_combine(const void *const *rows, long count, long width, int is_doubl
     free(wide);
     free(narrow);
     return failed;
+}
+
+/* out [width] += coefficients [count] @ rows, in double: rows of floats, cut as above. */
+typedef struct {
+    const float *const *rows;
+    const double *coefficients;
+    double *out;
+    long count, width, each, parts;
+    atomic_long next;
+    int level;
+} Sum;
+
+#define SAME_BITS optimize("O3", "fp-contract=off") /* whatever instructions there are */
+#define ADD_ROWS(name, target)                                                                              \
+    target static void name(const Sum *sum, long start, long stop) {                                        \
+        for (long from = start; from < stop; from += RUN) {                                                 \
+            const long to = from + RUN < stop ? from + RUN : stop;                                          \
+            double *const out = sum->out;                                                                   \
+            for (long row = 0; row < sum->count; row++) {                                                   \
+                const double factor = sum->coefficients[row];                                               \
+                const float *const values = sum->rows[row];                                                 \
+                if (factor != 0.0)                                                                          \
+                    for (long i = from; i < to; i++) out[i] += factor * (double)values[i];                  \
+            }                                                                                               \
+        }                                                                                                   \
+    }
+
+ADD_ROWS(add_rows_plain, __attribute__((SAME_BITS)))
+#if defined(__x86_64__)
+ADD_ROWS(add_rows_avx2, __attribute__((target("avx2"), SAME_BITS)))
+ADD_ROWS(add_rows_avx512, __attribute__((target("avx512f,prefer-vector-width=512"), SAME_BITS)))
+#endif
+
+static void add_part(void *given) {
+    Sum *sum = given;
+    for (;;) {
+        const long part = atomic_fetch_add(&sum->next, 1);
+        if (part >= sum->parts) return;
+        const long start = part * sum->each;
+        const long stop = start + sum->each < sum->width ? start + sum->each : sum->width;
+        switch (sum->level) {
+#if defined(__x86_64__)
+            case AVX512: add_rows_avx512(sum, start, stop); break;
+            case AVX2: add_rows_avx2(sum, start, stop); break;
+#endif
+            default: add_rows_plain(sum, start, stop);
+        }
+    }
+}
+
+static void *add_in_thread(void *sum) {
+    add_part(sum);
+    return NULL;
+}
+
+int kasync_add_rows(const float *const *rows, long count, long width, const double *coefficients, long threads,
+                    double *out) {
+    Sum sum = {.rows = rows, .coefficients = coefficients, .out = out, .count = count, .width = width, .level = level()};
+    const long runs = (width + RUN - 1) / RUN;
+    sum.each = (runs + PARTS - 1) / PARTS * RUN;
+    sum.parts = sum.each ? (width + sum.each - 1) / sum.each : 0;
+    if (threads > sum.parts) threads = sum.parts;
+    if (threads <= 1) {
+        add_part(&sum);
+    } else if (GOMP_parallel) {
+        GOMP_parallel(add_part, &sum, (unsigned)threads, 0);
+    } else {
+        pthread_t others[PARTS];
+        long started = 0;
+        while (started < threads - 1 && pthread_create(&others[started], NULL, add_in_thread, &sum) == 0) started++;
+        add_part(&sum);
+        while (started > 0) pthread_join(others[--started], NULL);
+    }
+    return 0;
 }

@@ -1,4 +1,4 @@
-/* How fast can the layers of a small network be, for one core that has some clients to itself?
+/* Layers of a small network, for one core that has some clients to itself.
  *
  * What a library of convolutions does well (many channels, many samples) is left to it. Here is what it does badly: few
  * input channels, the weight gradient of a handful of samples, the largest of 2 x 2. All in float, one thread.

@@ -1,4 +1,4 @@
-"""What did K clients deliver, and which of it is fit to be used?"""
+"""K deliveries as a rule gets them, and which of them are sound."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kasync.constants import column, filled
+from kasync.constants import column, filled, where
 from kasync.kernel import Block, Rows, length
 from kasync.span import blind
 
@@ -29,6 +29,7 @@ class Arrivals:
     batch_sizes: Tensor | Sequence[float] | None = None  # [K]
     clients: Tensor | Sequence[int] | None = None  # [K]
     starts: Tensor | None = None  # [K, D] the parameters each client started from
+    usable: Tensor | None = None  # [K] bool, found out by the rule; None means all; those that are not have zeros
 
     def __post_init__(self) -> None:
         k = len(self)
@@ -43,6 +44,19 @@ class Arrivals:
 
     def __len__(self) -> int:
         return length(self.gradients)
+
+    @property
+    def matrix(self) -> Tensor:
+        """[K, D] the gradients in one piece."""
+        if isinstance(self.gradients, Rows):
+            return self.gradients.gathered()
+        return self.gradients if isinstance(self.gradients, Tensor) else torch.stack(list(self.gradients))
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """[D] the mean of the rows [K, D] that belong to usable arrivals."""
+        if self.usable is None:
+            return rows.mean(0)
+        return where(self.usable[:, None], rows, 0.0).sum(0) / self.usable.sum().clamp(min=1).to(rows.dtype)
 
     @property
     def client_index(self) -> Tensor | None:
@@ -61,7 +75,8 @@ class Usable:
     staleness: Tensor  # [K] float64
     losses: Tensor | None  # [K] float64
     batch_sizes: Tensor  # [K] float64
-    right: Tensor | None  # [K] bool, whose gradient's length and whose client can be, where one may not
+    right: Tensor | None  # [K] bool, whose gradient has the right length, where one has not
+    table: int | None  # clients that the rule's tables have a row for, where it has tables
 
     @classmethod
     def of(cls, arrivals: Arrivals, params: Tensor, clients: int | None) -> Usable:
@@ -85,36 +100,47 @@ class Usable:
                     "clients is missing: this rule remembers something for each client, so name who delivered"
                 )
             index = index.to(device)
-            known = (index >= 0) & (index < clients)
-            right = known if right is None else known & right
-            index = index.clamp(0, clients - 1)
         if arrivals.starts is not None and arrivals.starts.shape[1:] != params.shape:
             raise ValueError(
                 f"starts has rows of shape {list(arrivals.starts.shape[1:])}: each must be as long as the parameters, "
                 f"{len(params)}"
             )
         checked = Arrivals(rows, staleness, losses, sizes, index, arrivals.starts)
-        return cls(checked, rows, staleness, losses, sizes, right)
+        return cls(checked, rows, staleness, losses, sizes, right, clients)
 
     @property
-    def told(self) -> list[Tensor]:
+    def reports(self) -> list[Tensor]:
         """[K] each: staleness, batch size and, where there is one, loss."""
         return [values for values in (self.staleness, self.batch_sizes, self.losses) if values is not None]
 
     @property
     def mask(self) -> Tensor:
         """[K] bool, which are sound."""
-        told = torch.stack(self.told)  # [2 or 3, K]
-        least = column(LEAST, told.device)[: len(told)]  # [2 or 3, 1]
-        numbers = ((told >= least) & (told < torch.inf)).all(0)
-        return numbers if self.right is None else numbers & self.right
+        reports = torch.stack(self.reports)  # [2 or 3, K]
+        least = column(LEAST, reports.device)[: len(reports)]  # [2 or 3, 1]
+        sound = ((reports >= least) & (reports < torch.inf)).all(0)
+        if self.right is not None:
+            sound = sound & self.right
+        if self.table is not None:
+            index = self.arrivals.client_index
+            assert index is not None
+            sound = sound & (index >= 0) & (index < self.table)
+        return sound
 
     def surely(self) -> bool:
         """Whether all of them are for certain, which costs less to ask than which are."""
-        if self.right is not None or any(map(blind, self.told)):
+        if self.right is not None or any(map(blind, self.reports)):
             return False
-        told = [values.tolist() for values in self.told]
-        return all(min(each) >= least and math.isfinite(sum(each)) for each, least in zip(told, LEAST, strict=False))
+        if self.table is not None:
+            index = self.arrivals.client_index
+            assert index is not None
+            if blind(index):
+                return False
+            ids = index.tolist()
+            if min(ids) < 0 or max(ids) >= self.table or len(set(ids)) < len(ids):
+                return False
+        reports = [values.tolist() for values in self.reports]
+        return all(min(each) >= least and math.isfinite(sum(each)) for each, least in zip(reports, LEAST, strict=False))
 
 
 def _block(gradients: Gradients, params: Tensor) -> tuple[Block, Tensor | None]:

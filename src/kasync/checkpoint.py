@@ -1,4 +1,4 @@
-"""How does a run survive being killed at any moment? One file, written aside, checked, and put in place at once."""
+"""A run's state in one file that survives a kill at any moment: written aside, checked, and put in place at once."""
 
 from __future__ import annotations
 

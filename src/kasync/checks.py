@@ -1,4 +1,4 @@
-"""Are the hyper-parameters of a part possible?"""
+"""Checks of hyper-parameters, each one sentence with the setting, the value and what is allowed."""
 
 from __future__ import annotations
 
@@ -30,6 +30,12 @@ def between(name: str, value: float, least: float, most: float) -> None:
     """Refuse a number outside [least, most]."""
     if not (_is_number(value) and least <= value <= most):
         raise ValueError(f"{name} = {value!r}: must lie in [{least:g}, {most:g}]")
+
+
+def fraction(name: str, value: float) -> None:
+    """Refuse a number outside [0, 1)."""
+    if not (_is_number(value) and 0.0 <= value < 1.0):
+        raise ValueError(f"{name} = {value!r}: must be a number in [0, 1)")
 
 
 def finite(name: str, value: float) -> None:

@@ -1,4 +1,4 @@
-"""What is a rule? A few parts, each a formula on K-sized numbers, between one Gram matrix and one matrix product.
+"""A rule as parts between the rows that arrived and one matrix product.
 
     Arrivals      what K clients delivered
     ServerState   everything the server carries from step to step; a checkpoint is this value
@@ -12,20 +12,23 @@ in a CUDA graph; and nothing is written into a tensor that somebody else holds.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from kasync import checks, optimizers, span
 from kasync.arrivals import Arrivals, Usable, repeated
-from kasync.constants import constant, eye, filled, where
-from kasync.kernel import Block, length
+from kasync.constants import constant, eye, filled, owned, where
+from kasync.errors import UserError
+from kasync.kernel import Block
 from kasync.optimizers import Layers, OptimizerFactory
-from kasync.schedules import Constant, Schedule
+from kasync.schedules import Schedule
+from kasync.span import Basis, NotFinite
 from kasync.step import Step, TableRows
 
 __all__ = ["Part", "Rule", "ServerState", "Step", "TableRows"]
@@ -37,7 +40,7 @@ class ServerState:
 
     params: Tensor  # [D]
     step: Tensor  # [] int64, updates applied so far
-    memory: Mapping[str, Tensor] = field(default_factory=dict)  # vectors [D], tables [rows, D], small values
+    memory: Mapping[str, Tensor] = field(default_factory=dict)  # "Part.name": vectors [D], tables [rows, D], small ones
 
     @classmethod
     def initial(cls, params: Tensor) -> ServerState:
@@ -65,13 +68,21 @@ class ServerState:
 
 @dataclass(frozen=True)
 class Part:
-    """One formula of a rule. Fields are hyper-parameters; the call turns a step into the next."""
+    """One formula of a rule. Fields are hyper-parameters; the call turns a step into the next.
+
+    What `memory` names is the part's own: two parts of one kind in a rule do not share it. `basis` and the call see it
+    under the names that `memory` gave. A field `clients` is filled in by the rule, which is told it once.
+    """
 
     needs_starts: ClassVar[bool] = False  # reads the parameters each client started from
     needs_clients: ClassVar[bool] = False  # keeps a table with a row for each of its `clients`
+    reads: ClassVar[frozenset[str]] = frozenset()  # of "lr", "estimate", "stage": what no later part may set
+    sets: ClassVar[frozenset[str]] = frozenset()  # of the same
+    after: ClassVar[tuple[type[Part], ...]] = ()  # parts that must stand before it in a rule
+    wants_optimizer: ClassVar[str] = ""  # why it cannot do without one that somebody chose
 
     def memory(self, params: Tensor) -> dict[str, Tensor]:
-        """What this part remembers between steps, as it is before the first one."""
+        """What this part remembers between steps, as it is before the first one; a vector in float64 is kept so."""
         return {}
 
     def basis(self, server: ServerState, arrivals: Arrivals) -> dict[str, Tensor]:
@@ -80,6 +91,10 @@ class Part:
 
     def __call__(self, step: Step) -> Step:
         raise TypeError(f"{type(self).__name__} has no formula: give it a __call__(step) that returns a step")
+
+    def finish(self, step: Step) -> Step:
+        """What is left to do when all parts of the rule have done theirs, such as to remember the direction."""
+        return step
 
 
 @dataclass(frozen=True)
@@ -90,12 +105,16 @@ class Rule:
     lr: float
     parts: tuple[Part, ...]
     optimizer: OptimizerFactory | None = None  # any torch.optim class, applied to the direction
-    schedule: Schedule = field(default_factory=Constant)  # factor on the learning rate by step
+    schedule: Schedule | None = None  # factor on the learning rate by step; None is constant
     layers: Layers | None = None  # shapes of the model's arrays, for an optimiser that asks
+    clients: int | None = None  # how many there are, for parts that remember something of each
 
     def __post_init__(self) -> None:
         checks.at_least("lr", self.lr, 0.0)
         optimizers.check(self.optimizer)
+        object.__setattr__(self, "clients", self._agreed_clients())
+        object.__setattr__(self, "parts", tuple(map(self._bound, self.parts)))
+        self._check_order()
 
     def __call__(self, server: ServerState, arrivals: Arrivals) -> tuple[ServerState, Step]:
         """The server after this step, and what was done. Nothing given to it is changed."""
@@ -137,16 +156,75 @@ class Rule:
         """How many rows [D] the parts remember for clients, in all."""
         return sum(len(value) for value in self._first_memory.values() if value.dim() == 2)
 
+    @cached_property
+    def table_clients(self) -> int | None:
+        """How many clients its tables have room for, where it has some."""
+        return self.clients if any(part.needs_clients for part in self.parts) else None
+
     def prepared(self, server: ServerState) -> ServerState:
         """The state with everything the parts remember in place, at its first value where it is new."""
         optimizers.check_layers(self.layers, len(server.params))
         return replace(server, memory=self._remembered(server.params) | dict(server.memory))
 
+    # What a rule is made of, checked once
+
+    def _agreed_clients(self) -> int | None:
+        """How many clients the rule and its parts say there are; a contradiction is refused."""
+        told = {type(part).__name__: part.clients for part in self.parts if _takes_clients(part) and part.clients}  # type: ignore[attr-defined]
+        if self.clients is not None:
+            checks.count("clients", self.clients)
+            told["the rule"] = self.clients
+        if len(set(told.values())) > 1:
+            said = " and ".join(f"{number} in {who}" for who, number in told.items())
+            raise UserError(f"{self.name}: clients = {said}: give one number, to the rule.")
+        return next(iter(told.values()), None)
+
+    def _bound(self, part: Part) -> Part:
+        """The part, told how many clients there are if it asks."""
+        if not isinstance(part, Part):
+            raise UserError(f"{self.name}: {part!r} is no part: give instances of kasync.Part, such as ClipNorms(1.0).")
+        if not _takes_clients(part) or part.clients == self.clients:  # type: ignore[attr-defined]
+            return part
+        if self.clients is None:
+            raise UserError(
+                f"{self.name}: clients = {self.clients!r}: {type(part).__name__} must know how many there are, so give "
+                f"their number to the rule."
+            )
+        return replace(part, clients=self.clients)  # type: ignore[call-arg]
+
+    def _check_order(self) -> None:
+        """Refuse a part that stands before what it depends on, or without it."""
+        for place, part in enumerate(self.parts):
+            name = type(part).__name__
+            for kind in part.after:
+                if not any(isinstance(other, kind) for other in self.parts[:place]):
+                    raise UserError(f"{self.name}: {name} needs {kind.__name__} before it: add it to the parts.")
+            for later in self.parts[place + 1 :]:
+                if clash := part.reads & later.sets:
+                    other = type(later).__name__
+                    raise UserError(
+                        f"{self.name}: {name} reads the {' and '.join(sorted(clash))} that {other} sets after it: "
+                        f"put {other} first."
+                    )
+            if part.wants_optimizer and self.optimizer is None and self.lr > 0:  # at rate 0 nothing moves
+                raise UserError(f"{self.name}: {name} {part.wants_optimizer}.")
+
+    @cached_property
+    def _places(self) -> tuple[str, ...]:
+        """A name for each part's own memory: its kind, and its number if the rule has several of it."""
+        seen: Counter[str] = Counter()
+        names = []
+        for part in self.parts:
+            kind = type(part).__name__
+            seen[kind] += 1
+            names.append(kind if seen[kind] == 1 else f"{kind}-{seen[kind]}")
+        return tuple(names)
+
     def _remembered(self, params: Tensor) -> dict[str, Tensor]:
         """What a server with these parameters remembers before the first step."""
         memory = {"stage": torch.ones((), dtype=torch.int64, device=params.device)}
-        for part in self.parts:
-            memory |= part.memory(params)
+        for place, part in zip(self._places, self.parts, strict=True):
+            memory |= {f"{place}.{name}": value for name, value in part.memory(params).items()}
         return memory
 
     @cached_property
@@ -154,66 +232,125 @@ class Rule:
         """The same for a model of one parameter: which names there are, and how many rows their tables have."""
         return self._remembered(torch.zeros(1))
 
+    @cached_property
+    def _names(self) -> tuple[tuple[tuple[str, str], ...], ...]:
+        """For each part the names of what it remembers: its own, and those in the server's memory."""
+        probe = torch.zeros(1)
+        return tuple(
+            tuple((name, f"{place}.{name}") for name in part.memory(probe))
+            for place, part in zip(self._places, self.parts, strict=True)
+        )
+
+    @cached_property
+    def _widening(self) -> list[int]:
+        """The numbers of the parts that add rows to the span."""
+        return [number for number, part in enumerate(self.parts) if type(part).basis is not Part.basis]
+
+    @cached_property
+    def _finishing(self) -> list[int]:
+        """The numbers of the parts that have something to do at the end."""
+        return [number for number, part in enumerate(self.parts) if type(part).finish is not Part.finish]
+
+    def _own(self, number: int, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the part of this number remembers, under its own names."""
+        return {name: memory[whole] for name, whole in self._names[number]}
+
+    # One step
+
     def _advance(
         self, server: ServerState, arrivals: Arrivals, in_place: bool, lr: Tensor | None
     ) -> tuple[ServerState, Step]:
         if not self._first_memory.keys() <= server.memory.keys():
             server = self.prepared(server)
-        sound = Usable.of(arrivals, server.params, self.clients)
-        arrivals = sound.arrivals
+        sound = Usable.of(arrivals, server.params, self.table_clients)
+        if not span.blind(server.params) and sound.surely():
+            try:  # nearly always everything is finite, which then shows in what is computed anyway
+                step = self._through_parts(server, sound, None, lr)
+                return self._closed(server, step, in_place, doubt=True)
+            except NotFinite:
+                pass
+        clean, usable = self._judged(sound)
+        step = self._through_parts(server, clean, usable, lr)
+        return self._closed(server, step, in_place, doubt=False)
+
+    def _judged(self, sound: Usable) -> tuple[Usable, Tensor]:
+        """The arrivals with zeros for rows that are not finite, and which of them can be used [K]."""
+        rows = span.matrix(sound.rows)
+        usable = sound.mask & span.finite(rows)
+        starts, clients = sound.arrivals.starts, sound.arrivals.client_index
+        if self.needs_starts and starts is not None:
+            usable = usable & span.finite(starts)
+        if clients is not None and self.table_clients is not None:
+            usable = usable & ~repeated(clients, usable)
+            clients = where(usable, clients, self.table_clients)  # what is not usable goes to a row nobody reads
+        rows = where(usable[:, None], rows, 0.0)  # 0 * NaN is NaN: rows not used become zero
+        if self.needs_starts and starts is not None:
+            starts = where(usable[:, None], starts, 0.0)
+        arrivals = replace(sound.arrivals, gradients=rows, starts=starts, clients=clients, usable=usable)
+        return replace(sound, arrivals=arrivals, rows=rows), usable
+
+    def _through_parts(self, server: ServerState, sound: Usable, usable: Tensor | None, lr: Tensor | None) -> Step:
+        """The step after every part; `usable` None means all, which is then found out on the way."""
         blocks: dict[str, Block] = {"gradients": sound.rows}
-        for part in self._widening:
-            blocks |= part.basis(server, arrivals)
-        gram = span.gram(list(blocks.values()))  # [B, B]
-        step = self._opened(server, sound, gram, blocks, self.lr if lr is None else lr)
-        for part in self.parts:
-            step = part(step)
-        return self._closed(server, step, blocks, in_place)
+        for number in self._widening:
+            place, own = self._places[number], self._own(number, server.memory)
+            rows = self.parts[number].basis(replace(server, memory=own), sound.arrivals)
+            blocks |= {f"{place}.{name}": block for name, block in rows.items()}
+        basis = Basis(blocks, server.params.dtype, doubt=usable is None)
+        if usable is not None:
+            usable = usable & basis.others_finite()  # one in a memory makes nothing usable
+        step = self._opened(server, sound, basis, usable, lr)
+        for number, part in enumerate(self.parts):
+            step = self._after(step, part, number, part)
+        for number in self._finishing:
+            step = self._after(step, self.parts[number].finish, number, self.parts[number])
+        return step.having(place="", memory=server.memory)
 
-    @cached_property
-    def clients(self) -> int | None:
-        """How many clients the tables have room for, where there is one."""
-        return next((part.clients for part in self.parts if part.needs_clients), None)  # type: ignore[attr-defined]
-
-    @cached_property
-    def _widening(self) -> list[Part]:
-        """The parts that add rows to the span."""
-        return [part for part in self.parts if type(part).basis is not Part.basis]
+    def _after(self, step: Step, formula: Any, number: int, part: Part) -> Step:
+        """The step that a part makes of a step, seeing its own memory; what cannot be one is refused by its name."""
+        before = step.having(place=self._places[number], memory=self._own(number, step.everything))
+        step = formula(before)
+        if type(step) is not Step:
+            raise UserError(
+                f"{type(part).__name__} returned {type(step).__name__}: end its formula with the new step, as in "
+                f"return step.weighed(weights)."
+            )
+        for name in ("weights", "coefficients", "lr"):
+            value, old = getattr(step, name), getattr(before, name)
+            if value is not old and (value.dtype != torch.float64 or value.shape != old.shape):
+                raise UserError(
+                    f"{type(part).__name__} made {name} {value.dtype} of shape {list(value.shape)}: give float64 of "
+                    f"shape {list(old.shape)}."
+                )
+        return step
 
     def _opened(
-        self, server: ServerState, sound: Usable, gram: Tensor, blocks: Mapping[str, Block], lr: float | Tensor
+        self, server: ServerState, sound: Usable, basis: Basis, usable: Tensor | None, lr: float | Tensor | None
     ) -> Step:
         """The step before its first part: each gradient as it came, equal weights."""
-        k, size = sound.staleness.shape[0], gram.shape[0]
-        clients, usable, all_usable = self._judged(sound, gram)
-        if not all_usable:
-            valid = torch.cat([usable, usable.new_ones(size - k)])
-            gram = where(valid[:, None] & valid[None, :], gram, 0.0)
-        layout, stop = {}, 0
-        for name, rows in blocks.items():
-            start, stop = stop, stop + length(rows)
-            layout[name] = slice(start, stop)
-        factor = self.schedule(server.step).to(gram.device)
+        k, device = sound.staleness.shape[0], basis.device
+        rate = self.lr if lr is None else lr
+        full = rate if isinstance(rate, Tensor) else constant(rate, torch.float64, device)
         step = Step(
-            gram=gram,
-            layout=layout,
-            usable=usable,
+            basis=basis,
+            usable=filled(True, k, torch.bool, device) if usable is None else usable,
             staleness=sound.staleness,
             losses=sound.losses,
             batch_sizes=sound.batch_sizes,
-            clients=clients,
+            clients=sound.arrivals.client_index,
             number=server.step,
             memory=server.memory,
-            coefficients=eye(k, size, gram.device),
-            weights=filled(1.0 / k, k, torch.float64, gram.device),
-            lr=lr * factor.double(),
-            full_lr=lr if isinstance(lr, Tensor) else constant(lr, torch.float64, gram.device),
+            everything=server.memory,
+            coefficients=eye(k, basis.size, device),
+            weights=filled(1.0 / k, k, torch.float64, device),
+            lr=full if self.schedule is None else full * self.schedule(server.step).to(device).double(),
+            full_lr=full,
             stage=server.memory["stage"],
-            dropped=constant(0, torch.int64, gram.device),
-            skipped=constant(False, torch.bool, gram.device),
-            all_usable=all_usable,
+            dropped=constant(0, torch.int64, device),
+            skipped=constant(False, torch.bool, device),
+            all_usable=usable is None or not span.possible(~usable.all()),
         )
-        if all_usable:
+        if usable is None or step.all_usable:
             return step
         return step.having(
             dropped=(~usable).sum(),
@@ -224,61 +361,69 @@ class Rule:
             weights=step.equal_weights,
         )
 
-    def _judged(self, sound: Usable, gram: Tensor) -> tuple[Tensor | None, Tensor, bool]:
-        """The clients [K], which arrivals are usable [K], and whether all of them are known to be.
-
-        A norm that is finite shows that there is no NaN and no infinity; one in a memory makes nothing usable.
-        """
-        clients, k = sound.arrivals.client_index, sound.staleness.shape[0]
-        if self.clients is None and sound.surely() and not span.blind(gram) and float(gram.trace()) < torch.inf:
-            return clients, filled(True, k, torch.bool, gram.device), True
-        finite = gram.diagonal() < torch.inf
-        usable = sound.mask & finite[:k] & finite[k:].all()
-        if clients is not None and self.clients is not None:
-            usable = usable & ~repeated(clients, usable)
-            clients = where(usable, clients, self.clients)  # what is not usable goes to a row nobody reads
-        return clients, usable, not span.possible(~usable.all())
-
-    def _closed(
-        self, server: ServerState, step: Step, blocks: Mapping[str, Block], in_place: bool
-    ) -> tuple[ServerState, Step]:
+    def _closed(self, server: ServerState, step: Step, in_place: bool, doubt: bool) -> tuple[ServerState, Step]:
         """One product for the update and all vectors to remember.
 
         A single run on a CPU may ask whether something was not usable; in a CUDA graph or a stack of runs nobody can,
         so there every outcome is computed and the right one chosen.
         """
-        clean, old = dict(blocks), server.memory
-        blind = span.blind(step.usable)
-        if not step.all_usable:  # 0 * NaN is NaN: rows not used become zero
-            if not blind and bool(step.skipped):
-                return server, step
-            clean["gradients"] = where(step.usable[:, None], span.matrix(blocks["gradients"]), 0.0)
+        old, basis, blind = server.memory, step.basis, span.blind(step.usable)
+        if not step.all_usable and not blind and bool(step.skipped):
+            return server, step.handed_out()
+        self._check_kept(step, old)
+        exact = [name for name in step.vectors if old[name].dtype != server.params.dtype]
+        vectors = {name: row for name, row in step.vectors.items() if name not in exact}
         state: dict[str, Tensor] = {}
         if self.optimizer is None:  # the parameters join as one more row, and the first combination is the update
-            table = torch.stack([-step.lr * step.direction, *step.vectors.values()])  # [1 + vectors, B]
-            table = torch.cat([table, eye(table.shape[0], 1, table.device)], dim=1)
-            params, *vectors = span.combine(table, [*clean.values(), server.params[None]]).unbind()
+            table = torch.stack([-step.lr * step.direction, *vectors.values()])  # [1 + vectors, B]
+            made = basis.combined(torch.cat([table, eye(table.shape[0], 1, table.device)], dim=1), server.params)
+            if doubt:
+                basis.check(table, made)
+            params, *long = made.unbind()
         else:
-            table = torch.stack([step.direction, *step.vectors.values()])
-            direction, *vectors = span.combine(table, list(clean.values())).unbind()
+            table = torch.stack([step.direction, *vectors.values()])
+            made = basis.combined(table)
+            if doubt:
+                basis.check(table, made)
+            direction, *long = made.unbind()
             params, state = optimizers.follow(self.optimizer, server.params, direction, step.lr, old, self.layers)
-        after = dict(zip(step.vectors, vectors, strict=True)) | dict(step.values) | state | {"stage": step.stage}
+            if step.still is not None:
+                params = where(step.still, server.params, params)
+                state = {name: where(step.still, old.get(name, value), value) for name, value in state.items()}
+        after = dict(zip(vectors, long, strict=True)) | dict(step.values) | state | {"stage": step.stage}
+        if exact:
+            rows = basis.combined_exactly(torch.stack([step.vectors[name] for name in exact]))
+            after |= dict(zip(exact, rows.unbind(), strict=True))
         if blind:
             if not after.keys() <= old.keys() and bool(step.skipped):
-                return server, step  # an optimiser's first state has no earlier one to fall back on
+                return server, step.handed_out()  # an optimiser's first state has no earlier one to fall back on
             params = where(step.skipped, server.params, params)
             after = {name: where(step.skipped, old.get(name, value), value) for name, value in after.items()}
-        memory = dict(old) | after
-        for name, rows in step.rows.items():
-            memory[name] = self._written(old[name], rows, clean, in_place)
-        made = 1 if step.all_usable else (~step.skipped).long()
-        return ServerState(params, server.step + made, memory), step
+        memory = dict(old) | {name: owned(value) for name, value in after.items()}
+        for name, written in step.rows.items():
+            memory[name] = _written(old[name], written, basis, in_place)
+        count = 1 if step.all_usable else (~step.skipped).long()
+        return ServerState(params, server.step + count, memory), step.handed_out()
 
-    @staticmethod
-    def _written(table: Tensor, rows: TableRows, blocks: Mapping[str, Block], in_place: bool) -> Tensor:
-        """The table [rows, D] with the rows of this step's arrivals in it."""
-        if rows.coefficients is None:
-            fresh = span.matrix(blocks["gradients"]).to(table.dtype)
-        else:
-            fresh = span.combine(rows.coefficients, list(blocks.values())).to(table.dtype)
-        return table.index_put_((rows.index,), fresh) if in_place else table.index_put((rows.index,), fresh)
+    def _check_kept(self, step: Step, old: Mapping[str, Tensor]) -> None:
+        """Refuse small values that are not what the part's memory said they would be."""
+        for name, value in step.values.items():
+            if value.dtype != old[name].dtype or value.shape != old[name].shape:
+                part, _, short = name.partition(".")
+                raise UserError(
+                    f"{part} keeps {short} as {value.dtype} of shape {list(value.shape)}: its memory says "
+                    f"{old[name].dtype} of shape {list(old[name].shape)}."
+                )
+
+
+def _takes_clients(part: Part) -> bool:
+    return any(each.name == "clients" for each in fields(part))
+
+
+def _written(table: Tensor, rows: TableRows, basis: Basis, in_place: bool) -> Tensor:
+    """The table [rows, D] with the rows of this step's arrivals in it."""
+    if rows.coefficients is None:
+        fresh = span.matrix(basis.blocks["gradients"]).to(table.dtype)
+    else:
+        fresh = basis.combined(rows.coefficients).to(table.dtype)
+    return table.index_put_((rows.index,), fresh) if in_place else table.index_put((rows.index,), fresh)

@@ -1,4 +1,4 @@
-"""Which random number belongs to a client's visit? A hash of who and when, never of the order of calls.
+"""Random numbers as a hash of (seed, purpose, client, visit, draw), never of the order of calls.
 
     h = 0;  for word in (seed, stream, client, visit, draw):  h = mix(h + word + 0x9E3779B97F4A7C15)  (modulo 2^64)
     mix(z):  z ^= z >> 30; z *= 0xBF58476D1CE4E5B9;  z ^= z >> 27; z *= 0x94D049BB133111EB;  z ^= z >> 31
@@ -35,7 +35,14 @@ class Stream(IntEnum):
     FAULTY = 9
     FAULTS = 10
     NOISE = 11
+    SELECTION = 12
+    PARTS = 13
+    PHONES = 14
+    TRANSFERS = 15
     BATCHES = 16
+    SERVER = 17
+    EPOCHS = 18
+    CHANCE = 19
 
 
 def bits(seed: int, stream: int, client: ArrayLike, visit: ArrayLike = 0, draw: ArrayLike = 0) -> Bits:

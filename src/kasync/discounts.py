@@ -1,4 +1,4 @@
-"""By which factor does an update lose weight as it grows stale?"""
+"""Factors by which an update loses weight as it grows stale."""
 
 from __future__ import annotations
 

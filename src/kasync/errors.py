@@ -1,4 +1,4 @@
-"""What does a person see when a setting is wrong? One sentence that names the setting, the value and the remedy."""
+"""What a person can get wrong: one sentence that names the setting, the value and the remedy."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -8,9 +8,11 @@ class UserError(ValueError):
     """A mistake of the person at the keyboard; the command line prints its sentence and exits with code 2."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """The error for a name that does not exist, with the nearest one that does."""
+def unknown(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> UserError:
+    """The error for a name that does not exist, with the nearest one that does, and what else could be done."""
     options = sorted(known)
     near = get_close_matches(str(name), options, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(options)}."
+    if otherwise:
+        hint = f"{hint[:-1]}, {otherwise}{hint[-1]}"
     return UserError(f"unknown {kind} {name!r}: {hint}")

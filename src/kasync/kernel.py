@@ -1,4 +1,4 @@
-"""Is there a compiled kernel for these rows, and how is it called?
+"""Calls of the compiled library, for rows that it takes.
 
 The library is built from _kernel.c and _kernel_layers.c when the package is installed, where there is a compiler;
 without it, and for what it does not take, kasync.span and kasync.work.layers compute the same with torch.
@@ -33,6 +33,7 @@ ARGUMENTS = {
     "kasync_pool": (_pointer, _long, _long, _pointer),
     "kasync_unpool": (_pointer, _pointer, _pointer, _long, _long, _pointer),
 }
+ADD_ROWS = (_pointer, _long, _long, _pointer, _long, _pointer)  # of kasync_add_rows, which older libraries lack
 
 
 @functools.cache
@@ -49,6 +50,8 @@ def _library() -> ctypes.CDLL | None:
         if hasattr(library, "kasync_version") and library.kasync_version() == VERSION:
             for name, kinds in ARGUMENTS.items():
                 getattr(library, name).argtypes = kinds
+            if hasattr(library, "kasync_add_rows"):
+                library.kasync_add_rows.argtypes = ADD_ROWS
             return library
     return None
 
@@ -123,6 +126,18 @@ def combine(coefficients: Tensor, blocks: Sequence[Block]) -> Tensor:
     return result
 
 
+def fits_sum(blocks: Sequence[Block]) -> bool:
+    """Whether `add_rows` takes these blocks: as `fits`, and in float32."""
+    return fits(blocks) and _table(blocks[0]).dtype == torch.float32 and hasattr(_library(), "kasync_add_rows")
+
+
+def add_rows(coefficients: Tensor, blocks: Sequence[Block], out: Tensor) -> None:
+    """out [D] float64 += coefficients [B] @ R for the rows R of blocks that fit, every product and sum in float64."""
+    rows = addresses(blocks)
+    factors = coefficients.to("cpu", torch.float64).contiguous()
+    call("kasync_add_rows", rows, len(rows), len(out), factors.data_ptr(), torch.get_num_threads(), out.data_ptr())
+
+
 def addresses(blocks: Sequence[Block], column: int = 0) -> ctypes.Array[ctypes.c_void_p]:
     """[B] where this column of each row is."""
     places: list[int] = []
@@ -136,6 +151,11 @@ def addresses(blocks: Sequence[Block], column: int = 0) -> ctypes.Array[ctypes.c
 
 def _table(block: Block) -> Tensor:
     return block if isinstance(block, Tensor) else block.table
+
+
+def width(blocks: Sequence[Block]) -> int:
+    """How many columns they have."""
+    return _table(blocks[0]).shape[-1]
 
 
 def length(values: Sized) -> int:

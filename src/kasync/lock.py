@@ -1,4 +1,4 @@
-"""Who works here? One process at a time; the lock of a dead one is no lock.
+"""A lock on a folder, so that one process at a time works in it; the OS releases it when the holder dies.
 
 The system itself forgets a lock when its holder dies, however it dies, so nothing has to be guessed from process
 numbers; the file only says who holds it. Whoever gets the lock clears away what a dead one left half written.

@@ -1,7 +1,8 @@
-"""How does the server follow a direction? Plainly, or through any optimiser of torch.optim."""
+"""The server's optimiser: any of torch.optim, or one of these, follows the direction of a rule."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -29,18 +30,43 @@ def follow(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The parameters after what the optimiser makes of the direction, and its new state.
 
-    The optimiser moves a vector of zeros with a learning rate of 1, so that its move is exact and the rule's own
-    learning rate, which may depend on staleness, scales it. Decoupled weight decay is therefore not available.
+    The optimiser moves with a learning rate of 1, and the rule's own rate, which may depend on staleness, scales its
+    move. It moves a vector of zeros, so that its move is exact, unless it reads the parameters, as weight decay and
+    Adafactor do: then it moves a copy of them in float64.
     """
-    place = torch.zeros_like(params)
-    place.grad = direction
+    reads = reads_params(optimizer)
+    place = params.double() if reads else torch.zeros_like(params)
+    before = place.clone() if reads else None
+    place.grad = direction.to(place.dtype)
     made = optimizer([place], **_settings(optimizer, params, layers))
     state = {name.removeprefix(PREFIX): value.clone() for name, value in memory.items() if name.startswith(PREFIX)}
     if state:
         made.state[place] = dict(state)
     made.step()
     kept = {PREFIX + name: value for name, value in made.state[place].items() if isinstance(value, Tensor)}
+    if before is not None:
+        return (before + lr * (place.detach() - before)).to(params.dtype), kept
     return params + lr.to(params.dtype) * place.detach(), kept
+
+
+def reads_params(optimizer: OptimizerFactory) -> bool:
+    """Whether its move depends on where the parameters are, found out by letting it move from two places."""
+    try:
+        return _reads_params(optimizer)
+    except TypeError:  # a partial with arguments that have no hash
+        return _reads_params.__wrapped__(optimizer)
+
+
+@functools.lru_cache(maxsize=256)
+def _reads_params(optimizer: OptimizerFactory) -> bool:
+    moves = []
+    for start in (0.0, 3.0):
+        place = torch.full((2,), start, dtype=torch.float64)
+        place.grad = torch.tensor([0.5, -0.25], dtype=torch.float64)
+        made = optimizer([place], **_settings(optimizer, place, ((2,),)))
+        made.step()
+        moves.append(place.detach() - start)
+    return not torch.allclose(moves[0], moves[1], rtol=1e-9, atol=1e-12)
 
 
 def check(optimizer: OptimizerFactory | None) -> None:
@@ -52,14 +78,9 @@ def check(optimizer: OptimizerFactory | None) -> None:
     place = torch.zeros(1, requires_grad=True)
     place.grad = torch.zeros(1)
     try:
-        made = optimizer([place], **_settings(optimizer, place))
-        made.step()
+        optimizer([place], **_settings(optimizer, place)).step()
     except Exception as problem:
         raise ValueError(f"optimizer = {optimizer!r}: cannot follow a direction ({problem})") from problem
-    if any(group.get("weight_decay") for group in made.param_groups):
-        raise ValueError(
-            "optimizer has a weight_decay: a rule's optimiser cannot decay weights; add the penalty to the loss instead"
-        )
 
 
 def takes_layers(optimizer: OptimizerFactory | None) -> bool:
@@ -109,8 +130,7 @@ class AMSGrad(torch.optim.Optimizer):
     def __init__(
         self, params: Any, lr: float = 1.0, betas: tuple[float, float] = (0.9, 0.99), eps: float = 1e-8
     ) -> None:
-        if not (isinstance(betas, Sequence) and len(betas) == 2 and all(0 <= beta < 1 for beta in betas)):
-            raise ValueError(f"betas = {betas!r}: must be two numbers in [0, 1)")
+        _check_betas(betas)
         checks.above("eps", eps, 0.0)
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
 
@@ -128,6 +148,95 @@ class AMSGrad(torch.optim.Optimizer):
                 place.add_(mean / (top.sqrt() + group["eps"]), alpha=-group["lr"])
 
 
+class FedAdam(torch.optim.Optimizer):
+    """m = b1 m + (1-b1) d;  v = b2 v + (1-b2) d^2 from eps^2 on;  move lr m / (sqrt(v) + eps)
+
+    Reddi et al.: Adaptive Federated Optimization (2020), without the corrections of torch's Adam. With `yogi`
+    v = v - (1-b2) d^2 sign(v - d^2), which grows and shrinks more slowly.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1.0,
+        betas: tuple[float, float] = (0.9, 0.99),
+        eps: float = 1e-3,
+        yogi: bool = False,
+    ) -> None:
+        _check_betas(betas)
+        checks.above("eps", eps, 0.0)
+        checks.flag("yogi", yogi)
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "yogi": yogi})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            (first, second), eps = group["betas"], group["eps"]
+            for place in group["params"]:
+                state, square = self.state[place], place.grad.square()
+                mean = torch.lerp(place.grad, state.get("mean", torch.zeros_like(place)), first)
+                old = state.get("square", torch.full_like(place, eps**2))
+                if group["yogi"]:
+                    square = old - (1.0 - second) * square * (old - square).sign()
+                else:
+                    square = torch.lerp(square, old, second)
+                self.state[place] = {"mean": mean, "square": square}
+                place.add_(mean / (square.sqrt() + eps), alpha=-group["lr"])
+
+
+class LookAhead(torch.optim.Optimizer):
+    """m = b m + (1-b) d;  move lr (d + b m)   (Momentum Look-Ahead, Ajanthan et al., 2025)"""
+
+    def __init__(self, params: Any, lr: float = 1.0, momentum: float = 0.9) -> None:
+        checks.fraction("momentum", momentum)
+        super().__init__(params, {"lr": lr, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for place in group["params"]:
+                before = self.state[place].get("mean", torch.zeros_like(place))
+                mean = torch.lerp(place.grad, before, group["momentum"])
+                self.state[place] = {"mean": mean}
+                place.add_(place.grad + group["momentum"] * mean, alpha=-group["lr"])
+
+
+class DelayedNesterov(torch.optim.Optimizer):
+    """move lr (c b m + d/N);  in every N-th step m = b m + mean of the last N d, and (1 - c N + c) in the place of c
+
+    Liu et al.: Asynchronous Local-SGD Training for Language Modeling (2024). b is the momentum, N `every`, c `share`.
+    With c = 0, N steps move as far as one Nesterov step on their mean.
+    """
+
+    def __init__(
+        self, params: Any, lr: float = 1.0, momentum: float = 0.9, every: int = 10, share: float = 0.0
+    ) -> None:
+        checks.fraction("momentum", momentum)
+        checks.count("every", every)
+        checks.between("share", share, 0.0, 1.0 / every)
+        super().__init__(params, {"lr": lr, "momentum": momentum, "every": every, "share": share})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            b, n, c = group["momentum"], group["every"], group["share"]
+            for place in group["params"]:
+                state, zero = self.state[place], torch.zeros_like(place)
+                number = state.get("number", torch.zeros((), dtype=torch.int64, device=place.device)) + 1
+                gathered = state.get("gathered", zero) + place.grad
+                mean = state.get("mean", zero)
+                due = number % n == 0
+                mean = where(due, b * mean + gathered / n, mean)
+                share = where(due, torch.full_like(number, 1.0 - c * n + c, dtype=place.dtype), c)
+                self.state[place] = {"number": number, "gathered": where(due, zero, gathered), "mean": mean}
+                place.add_(share * b * mean + place.grad / n, alpha=-group["lr"])
+
+
+def _check_betas(betas: tuple[float, float]) -> None:
+    if not (isinstance(betas, Sequence) and len(betas) == 2 and all(0 <= beta < 1 for beta in betas)):
+        raise ValueError(f"betas = {betas!r}: must be two numbers in [0, 1)")
+
+
 class Muon(torch.optim.Optimizer):
     """m = momentum m + (1-momentum) d;  move lr U V^T,  U S V^T the layer's part of m
 
@@ -136,8 +245,7 @@ class Muon(torch.optim.Optimizer):
     """
 
     def __init__(self, params: Any, lr: float = 1.0, momentum: float = 0.5, layers: Layers | None = None) -> None:
-        if not 0.0 <= momentum < 1.0:
-            raise ValueError(f"momentum = {momentum!r}: must be a number in [0, 1)")
+        checks.fraction("momentum", momentum)
         super().__init__(params, {"lr": lr, "momentum": momentum, "layers": layers})
 
     @torch.no_grad()
@@ -153,7 +261,7 @@ class Muon(torch.optim.Optimizer):
 def _evened(vector: Tensor, layers: Layers | None) -> Tensor:
     """[D] every layer's matrix with its singular values set to one."""
     shapes = layers or ((len(vector),),)
-    parts = vector.split([math.prod(shape) for shape in shapes])
+    parts = torch.split(vector, [math.prod(shape) for shape in shapes])
     rows = (shape[0] if len(shape) > 1 else 1 for shape in shapes)
     with span.full_precision():
         evened = [_even(part.view(count, -1)) if len(part) else part for part, count in zip(parts, rows, strict=True)]
@@ -172,3 +280,21 @@ def _even(matrix: Tensor) -> Tensor:
             bent = torch.addmm(gram, gram, gram, beta=STEEP[1], alpha=STEEP[2])
             x = torch.addmm(x, bent, x, beta=STEEP[0])
     return x.mT if rows > columns else x
+
+
+NAMED: dict[str, OptimizerFactory | None] = {  # those of settings files and the command line
+    "none": None,  # the rule's own
+    "plain": Plain,
+    "momentum": functools.partial(torch.optim.SGD, momentum=0.9),
+    "nesterov": functools.partial(torch.optim.SGD, momentum=0.9, nesterov=True),
+    "adam": torch.optim.Adam,
+    "adamw": functools.partial(torch.optim.AdamW, weight_decay=0.01),
+    "adagrad": torch.optim.Adagrad,
+    "adafactor": torch.optim.Adafactor,
+    "rmsprop": torch.optim.RMSprop,
+    "fedadam": FedAdam,
+    "yogi": functools.partial(FedAdam, yogi=True),
+    "look_ahead": LookAhead,
+    "delayed_nesterov": DelayedNesterov,
+    "muon": Muon,  # not torch's, which takes matrices only and a decay
+}

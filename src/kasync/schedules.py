@@ -1,4 +1,4 @@
-"""How does the learning rate change with the server's steps?"""
+"""Factors on the learning rate as functions of the server's step."""
 
 from __future__ import annotations
 

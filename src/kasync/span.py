@@ -1,25 +1,30 @@
-"""How are inner products and linear combinations of long rows computed in one pass each?
+"""Inner products and linear combinations of long rows, one pass each.
 
-A rule sees the rows that arrived and the rows it remembers as a list of blocks [n, D]. `gram` reads them once,
-`combine` reads them once more; everything between the two is arithmetic on a few numbers. On the CPU the compiled
-kernel does both where it was built; what it does not take, and everything on CUDA, is done here in a few torch calls
-that never wait for the device.
+A rule sees the rows that arrived and the rows it remembers as a list of blocks [n, D]. `gram` reads them once, where a
+part asks for it, `combine` reads them once more; everything between the two is arithmetic on a few numbers. On the CPU
+the compiled kernel does both where it was built; what it does not take, and everything on CUDA, is done here in a few
+torch calls that never wait for the device.
 """
 
-import functools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from kasync import kernel
-from kasync.kernel import Block
+from kasync.constants import where
+from kasync.kernel import Block, Rows, length
 
 _is_one_of_many = torch._C._functorch.is_batchedtensor  # inside torch.vmap
 
+STREAMS = 16  # rows that a CPU is asked to read at a time, where there are many
 ROWS = 16  # a GPU's products work on so many rows at a time
 CHUNK = 2048  # columns summed in the rows' own precision before the float64 sum over chunks
+EXACT, EXACT_BLIND = 1 << 13, 1 << 20  # columns at a time where the products are in float64
+LARGE = 1e15  # entries whose squares float32 may not hold, nor their sums
 
 
 def blind(tensor: Tensor) -> bool:
@@ -51,6 +56,22 @@ def matrix(block: Block) -> Tensor:
     return block if isinstance(block, Tensor) else block.gathered()
 
 
+def finite(rows: Tensor) -> Tensor:
+    """[n] whether every entry of a row [n, D] is a number and not an infinity."""
+    if not blind(rows):
+        sums = rows.sum(1).isfinite()  # four times as fast, and a sum that is finite is of finite numbers
+        if bool(sums.all()):
+            return sums
+    return _largest(rows) < torch.inf
+
+
+def _largest(rows: Tensor) -> Tensor:
+    """[n] the largest absolute value of each row [n, D], NaN where there is one."""
+    if not rows.shape[1]:
+        return rows.new_zeros(rows.shape[0])
+    return torch.linalg.vector_norm(rows, math.inf, dim=1) if blind(rows) else rows.abs().amax(1)
+
+
 def gram(given: Sequence[Block]) -> Tensor:
     """R R^T in float64 for the rows R of all blocks, stacked.  [n, D] ... -> [B, B]"""
     if _compiled(given):
@@ -67,17 +88,51 @@ def gram(given: Sequence[Block]) -> Tensor:
 def combine(coefficients: Tensor, given: Sequence[Block]) -> Tensor:
     """coefficients @ R for the rows R of all blocks, stacked.  [n, B] -> [n, D], in the precision of the rows"""
     if _compiled(given):
-        return kernel.combine(coefficients, given)
+        many = sum(map(length, given)) >= 3 * STREAMS
+        return _combine_in_turns(coefficients, given) if many else kernel.combine(coefficients, given)
     blocks = [matrix(block) for block in given]
     table = coefficients.to(blocks[0].dtype)  # [n, B]
-    parts = table.split([len(block) for block in blocks], dim=1)
+    parts = torch.split(table, [len(block) for block in blocks], dim=1)
     if not blind(blocks[0]):
-        return functools.reduce(torch.add, map(_product, parts, blocks))
+        total = _product(parts[0], blocks[0])
+        for part, block in zip(parts[1:], blocks[1:], strict=True):
+            total = total + _product(part, block)
+        return total
     with full_precision():
         total = parts[0] @ blocks[0]  # no row is copied
         for part, block in zip(parts[1:], blocks[1:], strict=True):
             total = torch.addcmul(total, part, block) if len(block) == 1 else total + part @ block
     return total
+
+
+def _combine_in_turns(coefficients: Tensor, given: Sequence[Block]) -> Tensor:
+    """The same for many rows: a processor reads a few streams at a time faster than a hundred.
+
+    For one combination torch's product of a vector and a matrix is faster still, and the same bits on any threads.
+    """
+    made, column = None, 0
+    if len(coefficients) == 1 and all(isinstance(block, Tensor) for block in given):
+        blocks = [matrix(block) for block in given]
+        shares = torch.split(coefficients.to(blocks[0].dtype), [len(block) for block in blocks], dim=1)
+        made = shares[0] @ blocks[0]
+        for share, rows in zip(shares[1:], blocks[1:], strict=True):
+            made = made.add_(share @ rows)
+        return made
+    for block in given:
+        for start in range(0, length(block), STREAMS):
+            if isinstance(block, Tensor):
+                part: Block = block[start : start + STREAMS]
+            else:
+                part = Rows(block.table, block.chosen[start : start + STREAMS])
+            table = coefficients[:, column : column + length(part)]
+            column += length(part)
+            if made is None:
+                made = kernel.combine(table, [part])
+            else:
+                kept = torch.eye(len(table), dtype=table.dtype)
+                made = kernel.combine(torch.cat([table, kept], dim=1), [part, made])
+    assert made is not None
+    return made
 
 
 def _gram_at_once(blocks: Sequence[Tensor]) -> Tensor:
@@ -110,4 +165,131 @@ def _product(part: Tensor, block: Tensor) -> Tensor:
 def _cut(rows: Tensor) -> tuple[Tensor, Tensor]:
     """[n, D] -> chunks of columns [chunks, n, CHUNK] and the columns left over [n, D - chunks * CHUNK]"""
     count = rows.shape[1] // CHUNK
-    return rows[:, : count * CHUNK].unflatten(1, (count, CHUNK)).transpose(0, 1), rows[:, count * CHUNK :]
+    return torch.unflatten(rows[:, : count * CHUNK], 1, (count, CHUNK)).transpose(0, 1), rows[:, count * CHUNK :]
+
+
+def exact_gram(given: Sequence[Block]) -> Tensor:
+    """The same as `gram`, with every product and sum in float64.  [n, D] ... -> [B, B]"""
+    blocks = [matrix(block) for block in given]
+    total = torch.zeros((), dtype=torch.float64, device=blocks[0].device)
+    for piece in _pieces(blocks):
+        total = total + piece @ piece.mT
+    return total
+
+
+def combine_exactly(coefficients: Tensor, given: Sequence[Block]) -> Tensor:
+    """The same as `combine`, in float64, of blocks in any precision.  [n, B] -> [n, D]"""
+    return torch.cat([coefficients @ piece for piece in _pieces([matrix(block) for block in given])], dim=1)
+
+
+def _pieces(blocks: Sequence[Tensor]) -> Iterator[Tensor]:
+    """[B, some columns] float64 of all rows, at least one piece."""
+    size = EXACT_BLIND if blind(blocks[0]) else EXACT
+    for start in range(0, max(blocks[0].shape[1], 1), size):
+        yield torch.cat([block[:, start : start + size].double() for block in blocks])
+
+
+class NotFinite(Exception):
+    """Among rows that were taken to be finite one is not."""
+
+
+class Basis:
+    """The rows of one step under their names; inner products are taken when they are first asked for."""
+
+    def __init__(self, blocks: Mapping[str, Block], dtype: torch.dtype, doubt: bool) -> None:
+        """With doubt nobody has looked whether the rows are finite: who finds one that is not raises NotFinite."""
+        self.blocks: dict[str, Block] = {}
+        self.wider: dict[str, Tensor] = {}  # rows in float64 where parameters are in float32
+        self.layout: dict[str, slice] = {}
+        self.size, self.doubt = 0, doubt
+        for name, block in blocks.items():
+            if isinstance(block, Tensor) and block.dtype != dtype:
+                if block.dtype == torch.float64:
+                    self.wider[name] = block
+                block = block.to(dtype)
+            self.blocks[name] = block
+            start, self.size = self.size, self.size + length(block)
+            self.layout[name] = slice(start, self.size)
+        first = self.blocks["gradients"]
+        self.k = length(first)
+        self.device = (first if isinstance(first, Tensor) else first.table).device
+
+    @cached_property
+    def gram(self) -> Tensor:
+        """[B, B] float64; of rows too long for float32 to square as well."""
+        if "exact_gram" in self.__dict__:
+            return self.exact_gram
+        blocks = list(self.blocks.values())
+        first = blocks[0]
+        if isinstance(first, Tensor) and blind(first):
+            largest = torch.cat([_largest(matrix(block)) for block in blocks])
+            return self._scaled_gram(where(largest > LARGE, largest, 1.0))
+        found = gram(blocks)
+        if not math.isfinite(float(found.trace())):
+            largest = torch.cat([_largest(matrix(block)) for block in blocks])
+            if self.doubt and not bool((largest < torch.inf).all()):
+                raise NotFinite
+            return self._scaled_gram(where(largest > LARGE, largest, 1.0))
+        self.doubt = False
+        return found
+
+    def _scaled_gram(self, largest: Tensor) -> Tensor:
+        """[B, B] of the rows, each of which is divided by about its largest entry [B] for as long as that takes."""
+        scale = torch.exp2(torch.log2(largest.double()).floor())  # a power of two: nothing is rounded
+        parts = torch.split(1.0 / scale, [length(block) for block in self.blocks.values()])
+        blocks = [matrix(block) for block in self.blocks.values()]
+        found = gram([rows * part[:, None].to(rows.dtype) for rows, part in zip(blocks, parts, strict=True)])
+        return found * scale[:, None] * scale[None, :]
+
+    @cached_property
+    def exact_gram(self) -> Tensor:
+        """[B, B] with products in float64, for differences of rows that are nearly equal."""
+        blocks = list(self.blocks.values())
+        if matrix(blocks[0]).dtype == torch.float64:
+            return self.gram
+        found = exact_gram(blocks)
+        if self.doubt and not math.isfinite(float(found.trace())):
+            raise NotFinite
+        self.doubt = False
+        return found
+
+    def others_finite(self) -> Tensor:
+        """[] whether all rows but the gradients are finite."""
+        others = [matrix(block) for name, block in self.blocks.items() if name != "gradients"]
+        if not others:
+            return torch.ones((), dtype=torch.bool, device=self.device)
+        return torch.cat([finite(rows) for rows in others]).all()
+
+    def check(self, table: Tensor, made: Tensor) -> None:
+        """Raise NotFinite unless what was made [n, D] with a table [n, B] shows that the gradients are finite."""
+        if not self.doubt:
+            return
+        read = table[:, : self.k].any(0).tolist()
+        if not all(read):
+            rows = matrix(self.blocks["gradients"])
+            if not all(_sum_is_finite(row) for row, seen in zip(rows, read, strict=True) if not seen):
+                raise NotFinite
+        if not _sum_is_finite(made):
+            raise NotFinite
+
+    def combined(self, table: Tensor, *others: Tensor) -> Tensor:
+        """[n, D] combinations of the rows, and of other vectors [D] whose coefficients come last in the table."""
+        return combine(table, [*self.blocks.values(), *(other[None] for other in others)])
+
+    def combined_exactly(self, table: Tensor) -> Tensor:
+        """[n, D] float64 combinations of the rows, those in float64 taken as they are."""
+        narrow = [block for name, block in self.blocks.items() if name not in self.wider]
+        if blind(table) or not kernel.fits_sum(narrow):
+            return combine_exactly(table, [self.wider.get(name, block) for name, block in self.blocks.items()])
+        of_narrow = torch.cat([table[:, self.layout[name]] for name in self.blocks if name not in self.wider], dim=1)
+        made = table.new_zeros(table.shape[0], kernel.width(narrow))
+        for name, rows in self.wider.items():
+            made += table[:, self.layout[name]] @ rows
+        for coefficients, out in zip(of_narrow, made, strict=True):
+            kernel.add_rows(coefficients, narrow, out)
+        return made
+
+
+def _sum_is_finite(rows: Tensor) -> bool:
+    """Whether the sum of all entries is a number, which shows that every one is."""
+    return math.isfinite(float(rows.sum()))

@@ -1,4 +1,4 @@
-"""What is one aggregation while it is in progress? K gradients as coefficients in the span of a few long rows.
+"""One aggregation while it is in progress: K gradients as coefficients in the span of a few long rows.
 
 Row i of the coefficients is gradient i as it stands. A part asks for norms, cosines and weights, all arithmetic on K
 numbers, and returns the step with something changed.
@@ -7,41 +7,45 @@ numbers, and returns the step with something changed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kasync.constants import constant, filled, units, where
+from kasync.constants import constant, filled, owned, units, where
+from kasync.errors import unknown
+from kasync.span import Basis
 
 
 @dataclass(frozen=True)
 class Step:
     """One aggregation in progress. Row i of `coefficients` is gradient i as it stands, in the span of the basis."""
 
-    gram: Tensor  # [B, B] float64, inner products of the basis rows
-    layout: Mapping[str, slice]  # where each named block of rows lies in the basis
+    basis: Basis  # the rows, and their inner products when somebody asks
     usable: Tensor  # [K] bool, which arrivals are sound
     staleness: Tensor  # [K] float64
     losses: Tensor | None  # [K] float64
     batch_sizes: Tensor  # [K] float64
     clients: Tensor | None  # [K] int64; for rules with tables, one past the last client where the arrival is not usable
     number: Tensor  # [] int64, the server's step count before this step
-    memory: Mapping[str, Tensor]  # what the server remembered before this step
+    memory: Mapping[str, Tensor]  # what the part at work remembers from before this step
+    everything: Mapping[str, Tensor]  # what the server does
     coefficients: Tensor  # [K, B] float64
     weights: Tensor  # [K] float64
     lr: Tensor  # [] float64
     full_lr: Tensor  # [] float64, the rule's own, before its schedule
     stage: Tensor  # [] int64
+    place: str = ""  # the name of the part at work
     estimate: Tensor | None = None  # [B] the estimated unbiased gradient, where a part made one
     similarities: Tensor | None = None  # [K]
-    vectors: Mapping[str, Tensor] = field(default_factory=dict)  # name -> [B], long vectors to remember
-    values: Mapping[str, Tensor] = field(default_factory=dict)  # name -> small tensors to remember
-    rows: Mapping[str, TableRows] = field(default_factory=dict)  # rows of tables to overwrite
+    vectors: Mapping[str, Tensor] = field(default_factory=dict)  # "Part.name" -> [B], long vectors to remember
+    values: Mapping[str, Tensor] = field(default_factory=dict)  # "Part.name" -> small tensors to remember
+    rows: Mapping[str, TableRows] = field(default_factory=dict)  # "Part.name" -> rows of tables to overwrite
     dropped: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))  # [] arrivals not used
     skipped: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.bool))  # [] nothing usable arrived
+    still: Tensor | None = None  # [] whether a part has refused everything, so that an optimiser must not move
     all_usable: bool = False  # known where a CPU could be asked, and then there is nothing to choose
 
     @property
@@ -80,27 +84,68 @@ class Step:
 
     def having(self, **changes: Any) -> Step:
         """This step with some fields changed, and what was computed from them forgotten."""
+        if not changes.keys() <= FIELDS:
+            raise unknown("field of a step", min(changes.keys() - FIELDS), FIELDS)
+        return self._with(changes)
+
+    def _with(self, changes: dict[str, Any]) -> Step:
         step = object.__new__(Step)
-        fields = step.__dict__
-        fields.update(self.__dict__)
-        if "coefficients" in changes or "gram" in changes:
-            fields.pop("lengths", None)
+        known = step.__dict__
+        known.update(self.__dict__)
+        if "coefficients" in changes:
+            known.pop("lengths", None)
         if "usable" in changes or "losses" in changes:
-            fields.pop("mean_loss", None)
+            known.pop("mean_loss", None)
         if "usable" in changes:
-            fields.pop("count", None)
-            fields["all_usable"] = False
-        fields.update(changes)
+            known.pop("count", None)
+            known["all_usable"] = False
+        known.update(changes)
         return step
 
+    def handed_out(self) -> Step:
+        """This step, with tensors that its receiver may write to."""
+        step, known = object.__new__(Step), self.__dict__
+        step.__dict__.update({name: owned(v) if isinstance(v, Tensor) else v for name, v in known.items()})
+        step.__dict__["coefficients"] = step.coefficients.contiguous()  # rows that are one row shown k times
+        return step
+
+    @property
+    def layout(self) -> Mapping[str, slice]:
+        """Where each named block of rows lies in the basis."""
+        return self.basis.layout
+
+    @property
+    def gram(self) -> Tensor:
+        """[B, B] float64, inner products of the basis rows; made when first asked for."""
+        return self.basis.gram
+
     def unit(self, name: str) -> Tensor:
-        """[n, B] coefficients of the basis rows called `name`."""
-        rows = self.layout[name]
-        return units(rows.start, rows.stop, self.gram.shape[0], self.gram.device)
+        """[n, B] coefficients of the basis rows called `name`: the part's own, or "gradients"."""
+        layout = self.layout
+        rows = layout.get(f"{self.place}.{name}") or layout.get(name)
+        if rows is None:
+            raise unknown("row of the span", name, [each.removeprefix(f"{self.place}.") for each in layout])
+        return units(rows.start, rows.stop, self.basis.size, self.basis.device)
+
+    def has(self, name: str) -> bool:
+        """Whether the part brought basis rows called `name`."""
+        return f"{self.place}.{name}" in self.basis.layout
 
     def dots(self, a: Tensor, b: Tensor) -> Tensor:
         """[...] inner products of coefficient rows a and b [..., B]."""
         return a @ (self.gram @ b) if b.dim() == 1 else ((a @ self.gram) * b).sum(-1)
+
+    def apart(self, row: Tensor) -> Tensor:
+        """[K] distances of the gradients from a row [B], also where they are small beside what both have in common."""
+        difference = self.coefficients - row
+        return ((difference @ self.basis.exact_gram) * difference).sum(-1).clamp(min=0).sqrt()
+
+    def distances(self) -> Tensor:
+        """[K, K] squared distances between the gradients as they stand, exact in the same sense."""
+        inner = self.coefficients @ self.basis.exact_gram @ self.coefficients.T
+        squares = inner.diagonal()
+        apart = (squares[:, None] + squares[None, :] - inner - inner.T).clamp(min=0.0)  # symmetric to the last bit
+        return where(torch.eye(self.k, dtype=torch.bool, device=apart.device), 0.0, apart)
 
     def norms(self, rows: Tensor | None = None) -> Tensor:
         """[...] 2-norms of coefficient rows [..., B]; of the K gradients as they stand by default."""
@@ -117,10 +162,10 @@ class Step:
     def _measured(self, row: Tensor) -> tuple[Tensor, Tensor]:
         """[B] the inner products of the basis with a row [B], and [] its norm; the last one asked for is known."""
         known = self.__dict__.get("measured")
-        if known is None or known[0] is not row or known[1] is not self.gram:
+        if known is None or known[0] is not row:
             inner = self.gram @ row
-            known = self.__dict__["measured"] = (row, self.gram, inner, (row @ inner).clamp(min=0).sqrt())
-        return known[2:]
+            known = self.__dict__["measured"] = (row, inner, (row @ inner).clamp(min=0).sqrt())
+        return known[1:]
 
     def scaled(self, factors: Tensor) -> Step:
         """Every gradient times its factor [K]."""
@@ -128,7 +173,8 @@ class Step:
 
     def shortened(self, factors: Tensor) -> Step:
         """The same for factors that are not negative, where what that makes of the norms is soon asked for."""
-        return self.having(coefficients=self.coefficients * factors[:, None], lengths=self.norms() * factors)
+        lengths = self.norms() * factors
+        return self._with({"coefficients": self.coefficients * factors[:, None], "lengths": lengths})
 
     def averaged(self, scores: Tensor) -> Tensor:
         """[K] scores of the usable arrivals, scaled to sum to one; all zero when they sum to zero."""
@@ -153,19 +199,27 @@ class Step:
 
     def largest(self, values: Tensor) -> Tensor:
         """[] the largest of the values [K] among usable arrivals (0 if there is none)."""
-        return self.kept(values, 0.0).max()
+        largest = self.kept(values, -torch.inf).max()
+        return largest if self.all_usable else where(largest.isinf(), 0.0, largest)
 
     def remember(self, **vectors: Tensor) -> Step:
-        """Keep these combinations of basis rows [B] as the server's vectors of these names."""
-        return self.having(vectors={**self.vectors, **vectors})
+        """Keep these combinations of basis rows [B] as the part's vectors of these names."""
+        return self._with({"vectors": {**self.vectors, **self._own(vectors)}})
 
     def overwrite(self, **rows: TableRows) -> Step:
-        """Put these rows into the server's tables of these names."""
-        return self.having(rows={**self.rows, **rows})
+        """Put these rows into the part's tables of these names."""
+        return self._with({"rows": {**self.rows, **self._own(rows)}})
 
     def keep(self, **values: Tensor) -> Step:
-        """Keep these small tensors in the server's memory."""
-        return self.having(values={**self.values, **values})
+        """Keep these small tensors in the part's memory."""
+        return self._with({"values": {**self.values, **self._own(values)}})
+
+    def _own(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """Under the names they have in the server's memory; one that the part's memory lacks is refused."""
+        for name in named:
+            if name not in self.memory:
+                raise unknown(f"name in the memory of {self.place}", name, self.memory)
+        return {f"{self.place}.{name}": value for name, value in named.items()}
 
 
 @dataclass(frozen=True)
@@ -174,3 +228,6 @@ class TableRows:
 
     index: Tensor  # [K] int64, row of the table for each arrival
     coefficients: Tensor | None = None  # [K, B], or None for the delivered gradients themselves
+
+
+FIELDS = frozenset(each.name for each in fields(Step))

@@ -130,3 +130,25 @@ def characters(count: int, seed: int) -> tuple[np.ndarray, list[list[float]], li
     rng = np.random.default_rng(seed)
     pixels = rng.integers(0, 256, (count, 28, 28), dtype=np.uint8)
     return pixels, (pixels.reshape(count, 784) / 255).tolist(), [int(x) for x in rng.integers(0, 62, count)]
+
+
+def write_by_role(folder: Path, roles: dict[str, list[str]] | None = None) -> dict[str, list[str]]:
+    """Two roles with some lines and one with hardly any, in the form of Shakespeare's plays by role."""
+    roles = roles or {
+        "HAMLET": ["To be, or not to be, that is the question:", "Whether ’tis nobler in the mind to suffer"] * 6,
+        "GHOST": ["Mark me."],
+        "OPHELIA": ["Good my lord,", "How does your honour for this many a day?"] * 3,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    content = json.dumps({"users": list(roles), "lines": roles})
+    (folder / "by_role.json.gz").write_bytes(gzip.compress(content.encode()))
+    return roles
+
+
+def write_newsgroups(folder: Path, authors: tuple[int, ...] = (9,) * 10 + (4,) * 2 + (3,) * 5) -> None:
+    """Messages about cats and rockets, in the form of 20 Newsgroups by author."""
+    labels = [place % 2 for place in range(len(authors))]
+    texts = ["The cats purr and purr" if label == 0 else "Rockets fly to the moon" for label in labels]
+    content = {"groups": ["rec.cats", "sci.space"], "author": authors, "label": labels, "text": texts}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "newsgroups_by_author.json.gz").write_bytes(gzip.compress(json.dumps(content).encode()))

@@ -9,7 +9,7 @@ import pytest
 from official_files import BATCHES, binary, cifar_batches, pickled, python2_pickle, tar, write_cifar
 
 from kasync.data import load
-from kasync.data.pickles import read_pickle
+from kasync.data.cifar10 import read_pickle
 from kasync.errors import UserError
 
 PICKLERS = {

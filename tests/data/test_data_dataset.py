@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import kasync.data
 from kasync.data import Dataset, Samples, load, names
-from kasync.data.split import every_fifth
+from kasync.data.dataset import every_fifth
 from kasync.errors import UserError
 
 PICTURES = np.zeros((3, 1, 2, 2), np.uint8)
@@ -32,8 +32,11 @@ def test_samples_have_a_length_and_subsets_keep_inputs_labels_and_groups_togethe
 @pytest.mark.parametrize(
     ("inputs", "labels", "groups", "says"),
     [
-        (PICTURES.astype(np.int32), LABELS, None, "int32"),
-        (PICTURES[:, 0], LABELS, None, r"uint8 \[3, 2, 2\]"),
+        (np.array(["a", "b", "c"]), LABELS, None, r"inputs are <U1 \[3\]: give an array"),
+        (PICTURES.tolist(), LABELS, None, "inputs are list: give an array"),
+        ({}, LABELS, None, "inputs is an empty dict"),
+        ({"x": PICTURES, "mask": LABELS[:2]}, LABELS, None, "3 inputs but 2 mask"),
+        ({"labels": PICTURES}, LABELS, None, "an input is called 'labels'"),
         (PICTURES, LABELS[:2], None, "3 inputs but 2 labels"),
         (PICTURES, LABELS.astype(np.int32), None, "labels are int32"),
         (PICTURES, LABELS - 1, None, "-1"),
@@ -57,7 +60,7 @@ def test_a_dataset_refuses_labels_beyond_its_classes_and_parts_of_different_shap
 def test_the_catalogue_lists_the_paper_s_datasets_and_corrects_a_misspelt_name():
     assert set(names()) == {
         *("digits", "mnist", "emnist-mnist", "emnist-byclass"),
-        *("cifar10", "celeba", "femnist", "synthetic"),
+        *("cifar10", "celeba", "femnist", "synthetic", "shakespeare", "newsgroups"),
     }
     with pytest.raises(UserError, match="did you mean 'cifar10'"):
         load("cifar-10")
@@ -70,7 +73,9 @@ def test_an_unknown_setting_is_refused_with_the_nearest_one():
         load("digits", alpha=1.0)
 
 
-@pytest.mark.parametrize("name", ["mnist", "emnist-mnist", "emnist-byclass", "cifar10", "celeba", "femnist"])
+@pytest.mark.parametrize(
+    "name", ["mnist", "emnist-mnist", "emnist-byclass", "cifar10", "celeba", "femnist", "shakespeare"]
+)
 def test_missing_files_are_named_with_the_place_to_put_them_and_the_command_that_gets_them(name, tmp_path):
     with pytest.raises(UserError) as without:
         load(name)

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 from official_files import BATCHES, binary, characters, cifar_batches, idx, leaf, pickled, picture, python2_pickle, tar
 
 from kasync.data import cifar10, femnist
-from kasync.data.celeba import read_lists
+from kasync.data.celeba import Pictures, read_lists
+from kasync.data.cifar10 import read_pickle
 from kasync.data.dataset import Samples
-from kasync.data.idx import read_idx
 from kasync.data.leaf import Leaf
-from kasync.data.pickles import read_pickle
-from kasync.data.pictures import Pictures
+from kasync.data.mnist import read_idx
 from kasync.errors import UserError
 
 QUICK = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))

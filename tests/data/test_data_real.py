@@ -62,3 +62,25 @@ def test_celeba_gives_every_celebrity_training_and_test_pictures():
         assert np.bincount(np.bincount(celeba.train.groups)).tolist()[4] == 2_000
     else:
         assert (pictures > 195_000, celebrities) == (True, 9_343)
+
+
+def test_shakespeare_has_its_roles_and_its_alphabet():
+    plays = real("shakespeare")
+    assert set(plays.test.groups) <= set(plays.train.groups)
+    assert plays.train.group_names is not None
+    words = plays.vocabulary.decode(plays.train.inputs[:2000])
+    assert words.count(" the ") > 500
+    if plays.source.startswith("Shakespeare by role (by_role"):  # 84 characters, and the end of a line
+        assert (plays.classes, len(plays.train.group_names)) == (85, 1258)
+
+
+def test_newsgroups_have_their_groups_and_prolific_authors():
+    try:
+        news, more = load("newsgroups"), load("newsgroups", fewest=5)
+    except UserError as refused:
+        if "newsgroups_by_author" not in str(refused):
+            raise
+        pytest.skip("newsgroups is not in the folder of real data")
+    assert (news.classes, len(set(news.train.groups)), len(news.train) + len(news.test)) == (20, 272, 4992)
+    assert (len(set(more.train.groups)), len(more.train) + len(more.test)) == (758, 8065)
+    assert "sci.space" in news.class_names

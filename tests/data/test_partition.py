@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from kasync.data import partition
 from kasync.data.partition.algorithm4 import _stretches
-from kasync.data.partition.apportion import apportion
 from kasync.data.partition.draws import Purpose, bits, order, rounds_for, shuffled
+from kasync.data.partition.lists import apportion
 from kasync.errors import UserError
 
 TEN = np.random.default_rng(5).permutation(np.repeat(np.arange(10), 120))  # [1200] ten labels, 120 samples each

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from kasync.data import partition
 from kasync.data.dataset import Dataset, Samples
-from kasync.data.partition.measures import measure
-from kasync.data.partition.picture import draw
+from kasync.data.partition.measures import draw, measure
 from kasync.errors import UserError
 
 WAYS = [

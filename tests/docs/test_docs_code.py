@@ -7,6 +7,8 @@ import pytest
 from pages import PAGES, ROOT, blocks, commands, name_of
 from surroundings import SHORTER, prepare, shortened
 
+from kasync import rules
+
 SLOW = {"docs/ray.md"}  # starts processes
 SHOWN = [page for page in PAGES if blocks(page)]
 MARKED = [pytest.param(page, id=name_of(page), marks=[pytest.mark.slow] * (name_of(page) in SLOW)) for page in SHOWN]
@@ -16,6 +18,7 @@ MARKED = [pytest.param(page, id=name_of(page), marks=[pytest.mark.slow] * (name_
 def test_the_code_of_a_page_runs_from_top_to_bottom(page, reader, results, monkeypatch):
     module = types.ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)
+    monkeypatch.setattr(rules, "RULES", dict(rules.RULES))  # a page enters a rule of its own
     module.__dict__.update(prepare(page, reader, results))
     for block in blocks(page):
         if block.reason is None:

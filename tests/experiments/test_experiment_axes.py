@@ -1,9 +1,11 @@
 """Do a few choices become every combination of them, and a rule at several rates several contenders?"""
 
+import json
+
 import pytest
 
 from kasync.errors import UserError
-from kasync.experiments import catalogue
+from kasync.experiments import experiment as catalogue
 from kasync.experiments.tuned import Chosen, Tuned
 
 CROSSED = """
@@ -46,7 +48,7 @@ def path(tmp_path):
 
 
 def test_every_combination_is_a_task(path):
-    tasks = catalogue.read(path).tasks_at("quick")
+    tasks = catalogue.read(path).tasks
     assert [task.name for task in tasks] == ["tiny-small-1", "tiny-small-2", "tiny-large-1", "tiny-large-2", "plain"]
     assert [task.title for task in tasks][1:3] == ["Tiny, 20 clients, 2 labels", "Tiny, 40 clients, 1"]
     assert [task.x for task in tasks] == [None, None, 10, 10, None]
@@ -55,8 +57,8 @@ def test_every_combination_is_a_task(path):
 
 
 def test_a_rule_at_several_rates_is_several_contenders(path):
-    cells = catalogue.read(path).cells("quick", seeds=[0])
-    rates = {cell.rule: cell.settings.rule.settings["lr"] for cell in cells if cell.task == "plain"}
+    cells = catalogue.read(path).cells(seeds=[0])
+    rates = {cell.rule.label: cell.settings.rule.settings["lr"] for cell in cells if cell.task.name == "plain"}
     assert list(rates) == [
         f"{rule}@{factor}" for rule in ("kasync_sgd", "sasgd", "fedasync") for factor in (0.1, 1, 10)
     ]
@@ -67,28 +69,60 @@ def test_a_rule_at_several_rates_is_several_contenders(path):
 def test_the_factors_apply_to_the_tuned_rate_of_the_rule_itself(path):
     one = catalogue.read(path)
     tuned = Tuned("tuned.toml", [Chosen("plain", "digits", rule, {"lr": 0.5}, 0.9) for rule in ("sasgd", "kasync_sgd")])
-    cells = one.only("quick", ["plain"]).cells("quick", seeds=[0], tuned=tuned, rules=["sasgd"])
+    cells = one.only(["plain"], ["sasgd"]).cells(seeds=[0], tuned=tuned)
     assert [cell.settings.rule.settings["lr"] for cell in cells] == pytest.approx([0.05, 0.5, 5.0])
 
 
 def test_naming_a_rule_means_all_its_rates_and_the_record_says_whose_they_are(path):
     one = catalogue.read(path)
-    assert one.labels(["sasgd"]) == ["sasgd@0.1", "sasgd@1", "sasgd@10"]
-    assert one.labels(["sasgd@1", "wkafl"]) == ["sasgd@1", "wkafl"]
-    assert {row["of"] for row in one.entry("quick")["rules"]} == {"kasync_sgd", "sasgd", "fedasync"}
-    assert "another name, rate × 10" in [row["title"] for row in one.entry("quick")["rules"]]
+    assert [rule.label for rule in one.only(rules=["sasgd"]).rules] == ["sasgd@0.1", "sasgd@1", "sasgd@10"]
+    assert [rule.label for rule in one.only(rules=["sasgd@1", "wkafl"]).rules] == ["sasgd@1", "wkafl"]
+    assert {row["of"] for row in one.record()["rules"]} == {"kasync_sgd", "sasgd", "fedasync"}
+    assert "another name, rate × 10" in [rule.title for rule in one.rules]
+
+
+def test_axes_and_factors_are_columns_of_the_cells_and_come_back_from_the_record(path):
+    one = catalogue.read(path)
+    row = one.cells(seeds=[0])[2].record()
+    assert (row["axis.sizes"], row["axis.labels"], row["of"], row["factor"]) == ("small", "1", "kasync_sgd", 10.0)
+    again = catalogue.Experiment.of(json.loads(json.dumps(one.record())))
+    assert [(rule.label, rule.title, rule.of, rule.factor) for rule in again.rules] == [
+        (rule.label, rule.title, rule.of, rule.factor) for rule in one.rules
+    ]
+    assert [(task.title, task.axes, task.names) for task in again.tasks] == [
+        (task.title, task.axes, task.names) for task in one.tasks
+    ]
+
+
+def test_a_task_may_take_only_some_values_of_an_axis_and_axes_may_come_from_another_file(path):
+    head, _, tasks = CROSSED.partition("[[quick]]")
+    (path.parent / "axes.toml").write_text(head.partition("[axes.sizes]")[1] + head.partition("[axes.sizes]")[2])
+    beginning = head.partition("[axes.sizes]")[0]
+    some = ("[[quick]]" + tasks).replace('axes = ["sizes", "labels"]', 'axes = { sizes = ["large"], labels = "*" }')
+    path.write_text('include = "axes.toml"\n' + beginning + some)
+    assert [task.name for task in catalogue.read(path).tasks] == ["tiny-large-1", "tiny-large-2", "plain"]
+    path.write_text(path.read_text().replace('["large"]', '["larg"]'))
+    with pytest.raises(UserError, match="did you mean 'large'"):
+        catalogue.read(path)
+
+
+def test_no_title_repeats_its_group():
+    for name in catalogue.names():
+        for scale in catalogue.SCALES:
+            for task in catalogue.load(name, scale).tasks:
+                assert not task.group or not task.short.startswith(task.group), (name, task.title)
 
 
 def test_only_some_tasks_by_name_or_pattern(path):
     one = catalogue.read(path)
-    assert [task.name for task in one.only("quick", ["tiny-*-2", "plain"]).tasks_at("quick")] == [
+    assert [task.name for task in one.only(["tiny-*-2", "plain"]).tasks] == [
         "tiny-small-2",
         "tiny-large-2",
         "plain",
     ]
-    assert one.only("quick", None) is one
+    assert one.only() == one
     with pytest.raises(UserError, match="unknown task of mine 'tiny-smal-1': did you mean 'tiny-small-1'"):
-        one.only("quick", ["plain", "tiny-smal-1"])
+        one.only(["plain", "tiny-smal-1"])
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,17 @@
 """Is a grid made once, wholly, and the same by every engine?"""
 
 import json
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from kasync.errors import UserError
-from kasync.experiments import catalogue, grid, reproduce, tune
-from kasync.experiments.__main__ import main
+from kasync.experiments import experiment as catalogue
+from kasync.experiments import grid, tune
 from kasync.experiments.display import Lines, Silent
+from kasync.experiments.store import Store
 from kasync.experiments.tuned import Tuned
 
 MINE = """
@@ -65,41 +67,40 @@ def contents(out):
 
 
 def test_a_grid_is_recorded_and_made_and_then_skipped(mine, tmp_path):
-    planned = reproduce.plan([mine])
+    planned = grid.plan([mine])
     first, second = Counting(), Counting()
-    outcome = reproduce.carry_out(planned, tmp_path / "out", display=first)
+    outcome = grid.carry_out(planned, tmp_path / "out", display=first)
     assert (outcome.made, outcome.skipped, outcome.failed) == (6, 0, ())
-    assert reproduce.carry_out(planned, tmp_path / "out", display=second).skipped == 6
+    assert grid.carry_out(planned, tmp_path / "out", display=second).skipped == 6
     assert (len(first.made), second.made) == (6, [])
-    listed = json.loads((tmp_path / "out" / "experiments" / "mine-quick.json").read_text())
-    assert len(listed["cells"]) == 6
-    assert all((tmp_path / "out" / cell["run"] / "summary.json").exists() for cell in listed["cells"])
-    assert {row["seeds"] for row in reproduce.rows(planned, tmp_path / "out")} == {2}
+    store = Store(tmp_path / "out")
+    assert [cell["experiment"] for cell in store.cells()] == ["mine-quick"] * 6
+    assert all(store.finished(cell["key"]) for cell in store.cells())
 
 
 def test_other_seeds_and_semantics_add_cells_and_remove_none(mine, tmp_path):
     for seeds, staleness in ((1, "true"), (2, "true"), (1, "both")):
-        planned = reproduce.plan([mine], seeds=seeds, staleness=staleness)
+        planned = grid.plan([mine], seeds=seeds, staleness=staleness)
         for one, cells in planned.experiments:
-            path = grid.record(tmp_path, one.entry("quick"), cells)
-    cells = json.loads(path.read_text())["cells"]
+            Store(tmp_path).record(one.key, one.record(), [cell.record() for cell in cells])
+    cells = Store(tmp_path).cells()
     places = [(cell["rule"], cell["staleness"], cell["seed"]) for cell in cells]
     assert len(places) == len(set(places)) == 3 * 2 + 2
 
 
 def test_a_run_that_fails_does_not_stop_the_others(mine, tmp_path):
-    planned = reproduce.plan([mine], seeds=1)
+    planned = grid.plan([mine], seeds=1)
     broken = planned.cells[0].settings.name
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / broken).write_text("a file where a folder should be")
-    outcome = reproduce.carry_out(planned, tmp_path)
+    outcome = grid.carry_out(planned, tmp_path)
     assert outcome.made == 2
     assert [name for name, _ in outcome.failed] == [broken]
     assert "cannot be written" in outcome.failed[0][1]
 
 
 def test_a_fault_in_one_run_is_kept_beside_it_and_the_grid_goes_on(mine, tmp_path, monkeypatch):
-    planned = reproduce.plan([mine], seeds=1)
+    planned = grid.plan([mine], seeds=1)
     real, broken = grid.run, planned.cells[1].settings.name
 
     def sometimes(settings, folder, watch):
@@ -109,17 +110,17 @@ def test_a_fault_in_one_run_is_kept_beside_it_and_the_grid_goes_on(mine, tmp_pat
         return real(settings, folder, watch)
 
     monkeypatch.setattr(grid, "run", sometimes)
-    outcome = reproduce.carry_out(planned, tmp_path)
+    outcome = grid.carry_out(planned, tmp_path)
     assert (outcome.made, outcome.failed[0][0]) == (2, broken)
     assert outcome.failed[0][1].startswith("RuntimeError: CUDA out of memory (see")
     assert "Traceback" in (tmp_path / "runs" / broken / "error.txt").read_text()
     monkeypatch.setattr(grid, "run", real)
-    assert reproduce.carry_out(planned, tmp_path).made == 1
+    assert grid.carry_out(planned, tmp_path).made == 1
     assert not (tmp_path / "runs" / broken / "error.txt").exists()
 
 
 def test_control_c_stops_the_grid_and_the_same_call_goes_on(mine, tmp_path, monkeypatch):
-    planned = reproduce.plan([mine], seeds=1)
+    planned = grid.plan([mine], seeds=1)
     real, count = grid.run, iter(range(10))
 
     def interrupted(settings, folder, watch):
@@ -129,14 +130,14 @@ def test_control_c_stops_the_grid_and_the_same_call_goes_on(mine, tmp_path, monk
 
     monkeypatch.setattr(grid, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        reproduce.carry_out(planned, tmp_path)
+        grid.carry_out(planned, tmp_path)
     monkeypatch.setattr(grid, "run", real)
-    outcome = reproduce.carry_out(planned, tmp_path)
+    outcome = grid.carry_out(planned, tmp_path)
     assert (outcome.made, outcome.skipped) == (2, 1)
 
 
 def test_lines_tell_of_every_run(mine, tmp_path, capsys):
-    reproduce.carry_out(reproduce.plan([mine], seeds=1), tmp_path, display=Lines())
+    grid.carry_out(grid.plan([mine], seeds=1), tmp_path, display=Lines())
     told = capsys.readouterr().err.splitlines()
     assert told[0] == "3 runs, 0 of them finished already"
     assert told[-1].startswith("[3/3]")
@@ -154,20 +155,20 @@ def test_lines_tell_of_every_run(mine, tmp_path, capsys):
 )
 def test_what_cannot_work_is_refused_before_anything_runs(mine, settings, sentence):
     with pytest.raises(UserError, match=sentence):
-        reproduce.plan([mine], **settings)
+        grid.plan([mine], **settings)
 
 
 def test_an_unknown_engine_is_refused(mine, tmp_path):
     with pytest.raises(UserError, match="did you mean 'local'"):
-        reproduce.carry_out(reproduce.plan([mine]), tmp_path, engine="locale")
+        grid.carry_out(grid.plan([mine]), tmp_path, engine="locale")
 
 
 @pytest.mark.slow
 def test_a_grid_on_ray_equals_the_local_one_cell_by_cell(mine, tmp_path):
     pytest.importorskip("ray")
-    planned = reproduce.plan([mine])
-    reproduce.carry_out(planned, tmp_path / "local")
-    outcome = reproduce.carry_out(planned, tmp_path / "ray", engine="ray")
+    planned = grid.plan([mine])
+    grid.carry_out(planned, tmp_path / "local")
+    outcome = grid.carry_out(planned, tmp_path / "ray", engine="ray")
     assert outcome.failed == ()
     assert contents(tmp_path / "local") == contents(tmp_path / "ray")
 
@@ -182,8 +183,8 @@ def test_tuning_gives_every_rule_the_same_tries_and_the_best_is_used(mine, tmp_p
     best = max(row["accuracy"] for row in tried)
     rate = next(row.settings["lr"] for row in chosen if row.rule == "wkafl")
     assert best in [row["accuracy"] for row in tried if row["settings"]["lr"] == rate]
-    cells = reproduce.plan([mine], tuned=str(path)).cells
-    assert {cell.settings.rule.settings["lr"] for cell in cells if cell.rule == "wkafl"} == {rate}
+    cells = grid.plan([mine], tuned=str(path)).cells
+    assert {cell.settings.rule.settings["lr"] for cell in cells if cell.rule.label == "wkafl"} == {rate}
     assert all(cell.settings.validation == 0 for cell in cells)
 
 
@@ -196,26 +197,14 @@ def test_tuning_again_runs_nothing_again(mine, tmp_path):
 
 def test_only_some_tasks_are_run_and_recorded_and_later_ones_join_them(two, tmp_path):
     for tasks, there in ((["tiny"], ["tiny"]), (["s*"], ["tiny", "small"])):
-        planned = reproduce.plan([two], seeds=1, rules=["fresh"], tasks=tasks)
-        assert {cell.task for cell in planned.cells} == {there[-1]}
-        reproduce.carry_out(planned, tmp_path)
-        listed = json.loads((tmp_path / "experiments" / "two-quick.json").read_text())
-        assert [task["name"] for task in listed["tasks"]] == there
-        assert [cell["task"] for cell in listed["cells"]] == there
+        planned = grid.plan([two], seeds=1, rules=["fresh"], tasks=tasks)
+        assert {cell.task.name for cell in planned.cells} == {there[-1]}
+        grid.carry_out(planned, tmp_path)
+        store = Store(tmp_path)
+        assert [task["name"] for task in store.experiments()["two-quick"]["tasks"]] == there
+        assert [cell["task"] for cell in store.cells()] == there
     with pytest.raises(UserError, match="did you mean 'small'"):
-        reproduce.plan([two], tasks=["smal"])
-
-
-def test_some_tasks_can_be_named_where_only_torch_and_numpy_are(two, tmp_path):
-    how = ["--out", str(tmp_path), "--quiet", "--rules", "fresh", "--tasks", "nothing,s*"]
-    assert main(["reproduce", two, *how]) == 2
-    how[-1] = "s*"
-    assert main(["tune", two, "--budget", "1", *how]) == 0
-    path = tmp_path / "tuned" / "two-quick.toml"
-    assert [row.task for row in Tuned.read(path).chosen] == ["small"]
-    assert main(["reproduce", two, "--seeds", "1", "--tuned", str(path), *how]) == 0
-    listed = json.loads((tmp_path / "experiments" / "two-quick-tuned.json").read_text())
-    assert [cell["task"] for cell in listed["cells"]] == ["small"]
+        grid.plan([two], tasks=["smal"])
 
 
 def test_tuning_one_task_after_the_other_gives_one_file(two, tmp_path):
@@ -256,11 +245,43 @@ def test_the_main_knob_is_tried_at_the_best_rate(mine, tmp_path):
     assert sorted({row["settings"]["momentum"] for row in _tried(path)}) == [0.0, 0.1, 0.5, 0.9]
 
 
+def test_every_rule_gets_the_same_number_of_tries_with_a_knob_or_without_and_the_best_meet_all_seeds(mine, tmp_path):
+    path = tune.tune(mine, tmp_path, budget=3, further=2, knob=True, seeds=3, overrides={"steps": 10})
+    by_rule = {}
+    for row in _tried(path):
+        by_rule.setdefault(row["rule"], []).append((tuple(row["settings"].items()), row["seed"]))
+    assert set(by_rule) == {"wkafl", "gsgm", "fresh"}
+    for tries in by_rule.values():
+        assert len(set(tries)) == len(tries) == 3 + 2 + 4 + 3 * 2
+        seeds = Counter(settings for settings, _ in tries)
+        assert sorted(seeds.values()) == [1] * 6 + [3] * 3
+        assert {seed for _, seed in tries} == {100, 101, 102}
+    for row in Tuned.read(path).chosen:
+        mine_ = [each for each in _tried(path) if each["rule"] == row.rule and each["settings"] == row.settings]
+        assert len(mine_) == 3  # whoever was tried with one seed only is not chosen, however lucky
+        assert row.accuracy == pytest.approx(np.mean([each["accuracy"] for each in mine_]))
+    assert len({len(row["settings"]) for row in _tried(path) if row["rule"] == "wkafl"}) == 1
+
+
+def test_a_best_rate_inside_its_grid_is_tried_nearer_to_its_neighbours(mine):
+    (cell, *_) = [each for each in catalogue.load(mine).cells() if each.rule.label == "fresh"]
+
+    def another(accuracies):
+        rows = [
+            {"task": "tiny", "rule": "fresh", "seed": 100, "settings": {"lr": lr}, "accuracy": accuracy}
+            for lr, accuracy in accuracies.items()
+        ]
+        return tune._another(cell, rows, tune._best([cell], rows)["tiny", "fresh"], 10.0)["lr"]
+
+    assert another({1.0: 0.1, 10.0: 0.9, 100.0: 0.2}) == pytest.approx(1000**0.5)
+    assert another({1.0: 0.1, 10.0: 0.9, 20.0: 0.2}) == pytest.approx(10**0.5)
+    assert another({1.0: 0.9, 10.0: 0.1}) == pytest.approx(0.1)
+    assert another({1.0: 0.1, 10.0: 0.9}) == pytest.approx(100.0)
+
+
 def test_tuning_never_sees_the_test_set_nor_the_experiments_seeds(mine):
-    base = catalogue.load(mine).cells(
-        "quick", range(tune.FIRST_SEED, tune.FIRST_SEED + 1), overrides={"validation": 0.1}
-    )
-    used = {cell.seed for cell in catalogue.load(mine).cells("quick")}
+    base = catalogue.load(mine).cells(range(tune.FIRST_SEED, tune.FIRST_SEED + 1), overrides={"validation": 0.1})
+    used = {cell.seed for cell in catalogue.load(mine).cells()}
     assert {cell.seed for cell in base}.isdisjoint(used)
 
 
@@ -273,12 +294,12 @@ def test_the_grid_of_rates_is_even_on_a_logarithmic_scale():
 def test_a_rule_that_was_not_tuned_is_named(mine, tmp_path):
     path = tune.tune(mine, tmp_path, budget=1, rules=["fresh"])
     with pytest.raises(UserError, match="nothing for the rule 'wkafl'"):
-        reproduce.plan([mine], tuned=str(path))
+        grid.plan([mine], tuned=str(path))
 
 
 def test_a_published_code_run_differs_from_a_true_one(mine, tmp_path):
-    planned = reproduce.plan([mine], seeds=1, staleness="both", rules=["wkafl"])
-    reproduce.carry_out(planned, tmp_path)
+    planned = grid.plan([mine], seeds=1, staleness="both", rules=["wkafl"])
+    grid.carry_out(planned, tmp_path)
     true, published = (contents(tmp_path)[cell.settings.name][0] for cell in planned.cells)
     assert true != published
     assert replace(planned.cells[0].settings, staleness="published-code") == planned.cells[1].settings
@@ -288,3 +309,34 @@ def _tried(path):
     import tomllib
 
     return tomllib.loads(path.read_text())["tried"]
+
+
+def cells_of(mine, **changes):
+    """The cells of the experiment with these settings, whatever devices there are here."""
+    return [replace(cell, settings=replace(cell.settings, **changes)) for cell in grid.plan([mine]).cells]
+
+
+@pytest.mark.parametrize("change", [{"precision": "tf32"}, {"device": "cuda"}])
+def test_a_grid_of_several_precisions_or_kinds_of_device_is_refused(mine, tmp_path, change):
+    cells = cells_of(mine)
+    other = cells_of(mine, **change)
+    with pytest.raises(UserError, match="these runs would mix"):
+        grid.make([*cells[:3], *other[3:]], tmp_path)
+    one, store = catalogue.load(mine), Store(tmp_path)
+    store.record(one.key, one.record(), [cell.record() for cell in cells[:3]])
+    before = (tmp_path / "cells.parquet").read_bytes()
+    with pytest.raises(UserError, match="mine-quick would mix"):
+        store.record(one.key, one.record(), [cell.record() for cell in other[3:]])
+    assert (tmp_path / "cells.parquet").read_bytes() == before
+    store.record(one.key, one.record(), [cell.record() for cell in cells])
+
+
+@pytest.mark.parametrize(("precision", "lanes"), [("float32", 2), ("tf32", 1)])
+def test_runs_that_round_share_a_gpu_with_no_other_thread(mine, tmp_path, monkeypatch, precision, lanes):
+    runs = {cell.settings.name: cell.settings for cell in cells_of(mine, device="cuda:0", precision=precision)}
+    made, threads = [], []
+    monkeypatch.setattr(grid, "_make_stack", lambda stack, out, display, stop: made.extend(stack))
+    monkeypatch.setattr(grid, "_side_by_side", lambda work, jobs, stop: (threads.append(jobs), work()))
+    assert grid._make_local(runs, tmp_path, Silent(), 8) == []
+    assert sorted(made) == sorted(runs)
+    assert threads == ([lanes] if lanes > 1 else [])

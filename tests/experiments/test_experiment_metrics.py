@@ -12,24 +12,6 @@ weights = arrays(np.float64, (6, 4), elements=st.floats(0, 1))
 staleness = arrays(np.int64, (6, 4), elements=st.integers(0, 50))
 
 
-def test_final_accuracy_is_the_mean_of_the_last_ten():
-    assert metrics.final_accuracy([0.0] * 5 + [0.5] * 5 + [0.7] * 5) == pytest.approx(0.6)
-
-
-def test_a_short_run_takes_what_there_is():
-    assert metrics.final_accuracy([0.2, 0.4]) == pytest.approx(0.3)
-
-
-def test_stability_is_the_population_deviation_of_natural_logarithms():
-    # logarithms 0 and -1, five times each: mean -0.5, deviation 0.5
-    assert metrics.stability([1.0, np.exp(-1.0)] * 5) == pytest.approx(0.5)
-
-
-def test_stability_of_a_constant_is_zero_and_of_a_zero_unknown():
-    assert metrics.stability([0.9] * 12) == pytest.approx(0.0, abs=1e-12)
-    assert np.isnan(metrics.stability([0.9] * 9 + [0.0]))
-
-
 def test_a_target_is_reached_at_the_first_evaluation_at_or_above_it():
     assert metrics.reached([0.1, 0.5, 0.4, 0.9], 0.5) == 1
     assert metrics.reached([0.1, 0.5], 0.6) is None

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from kasync import lock
 from kasync.errors import UserError
@@ -193,3 +194,35 @@ def test_a_full_disk_is_a_sentence_and_leaves_no_half_file(tmp_path, monkeypatch
     with pytest.raises(UserError, match="No space left on device"):
         files.write(tmp_path / "metrics.csv", "step")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_ends_at_the_first_evaluation_with_enough_accepted_steps(small, tmp_path):
+    settings = replace(small, rule=Choice("zeno", {"lr": 0.05, "slack": 1.0, "server_batch": 10}), k=1, steps=400)
+    whole = run(replace(settings, accepted=0), tmp_path / "whole")
+    assert 0 < whole["accepted"]["steps"] < 400
+    assert whole["accepted"]["share"] == whole["accepted"]["steps"] / 400
+    half = whole["accepted"]["steps"] // 2
+    summary = run(replace(settings, accepted=half), tmp_path / "half")
+    steps = summary["timeline"]["steps"]
+    assert half <= summary["accepted"]["steps"] <= half + 4
+    assert steps < 400
+    ours, all_of_it = ((tmp_path / name / "metrics.csv").read_text() for name in ("half", "whole"))
+    assert all_of_it.startswith(ours)
+    assert summary["evaluations"] == steps // 4
+
+
+def test_the_record_says_the_precision_that_was_asked_for_whatever_another_thread_does(small, tmp_path, monkeypatch):
+    from kasync.experiments import runner
+
+    real = runner.ready
+
+    def ready(settings):  # another thread's rule, somewhere between opening and describing the run
+        torch.set_float32_matmul_precision("high")
+        return real(settings)
+
+    monkeypatch.setattr(runner, "ready", ready)
+    try:
+        run(small, tmp_path)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert tomllib.loads((tmp_path / "run.toml").read_text())["precision"] == "float32"

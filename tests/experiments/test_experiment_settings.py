@@ -159,3 +159,16 @@ def test_rules_that_are_compared_share_the_timeline_and_its_making(small):
     one, other = (timeline_of(replace(clock, rule=Choice(kind, {"lr": 0.1})).resolved()) for kind in ("sasgd", "fadas"))
     assert one is other
     assert timeline_of(replace(clock, seed=clock.seed + 1).resolved()).fingerprint() != one.fingerprint()
+
+
+def test_precision_and_kind_of_device_are_part_of_which_run_it_is(small):
+    names = {replace(small, **change).name for change in ({}, {"precision": "tf32"}, {"device": "cuda"})}
+    assert len(names) == 3
+    assert replace(small, device="cuda:0").name == replace(small, device="cuda:1").name
+
+
+def test_rounding_needs_a_gpu(small):
+    with pytest.raises(UserError, match="precision = 'tf32' on device 'cpu'"):
+        replace(small, precision="tf32").resolved()
+    with pytest.raises(UserError, match="did you mean 'float32'"):
+        replace(small, precision="float23").resolved()

@@ -3,11 +3,12 @@
 import pytest
 
 from kasync import lock
-from kasync.experiments import catalogue, reproduce, stacking
+from kasync.experiments import experiment as catalogue
+from kasync.experiments import grid
 from kasync.experiments.files import read_json
+from kasync.experiments.grid import stacks
 from kasync.experiments.runner import Stopped, run, run_together
 from kasync.experiments.settings import RunSettings
-from kasync.experiments.stacking import stacks
 
 SMALL = {"dataset": "digits", "model": "mlp", "clients": 20, "k": 4, "steps": 30, "evaluate_every": 10}
 
@@ -55,19 +56,19 @@ def test_what_a_stack_cannot_do_is_made_run_by_run(way):
     assert sizes([settings(**way), settings(seed=1, **way)]) == [1, 1]
 
 
-COMPARED = [(name, rule) for name in ("recall", "recall_ablation") for rule in catalogue.load(name).rules]
+COMPARED = [(name, each.label) for name in ("recall", "recall_ablation") for each in catalogue.load(name).rules]
 
 
 @pytest.mark.parametrize(("experiment", "rule"), COMPARED)
 def test_every_rule_that_is_compared_can_be_stacked_over_arrivals_partitions_and_rates(tmp_path, experiment, rule):
-    plan = reproduce.plan([experiment], seeds=1, rules=[rule], overrides={"steps": 4, "clients": 40})
+    plan = grid.plan([experiment], seeds=1, rules=[rule], overrides={"steps": 4, "clients": 40})
     runs = [(cell.settings, tmp_path / cell.settings.name) for cell in plan.cells]
     assert [len(stack) for stack in stacks({each.name: each for each, _ in runs}, 100)] == [len(runs)]
     assert {summary["stacked"] for summary in run_together(runs)} == {len(runs)}
 
 
 def test_no_stack_is_larger_than_asked_and_no_run_is_lost():
-    plan = reproduce.plan(["staleness"], scale="quick", staleness="both")
+    plan = grid.plan(["staleness"], scale="quick", staleness="both")
     wanted = {cell.settings.name: cell.settings for cell in plan.cells}
     made = list(stacks(wanted, 3))
     assert max(map(len, made)) == 3
@@ -95,12 +96,12 @@ def test_a_stack_leaves_the_folders_that_single_runs_leave(tmp_path):
 
 
 def test_a_run_that_cannot_be_made_does_not_take_its_stack_with_it(tmp_path, monkeypatch):
-    plan = reproduce.plan(["staleness"], scale="quick", seeds=2, rules=["wkafl"], overrides={"steps": 20})
-    monkeypatch.setattr(stacking, "stacks", lambda runs, most: stacks(runs, 100))
+    plan = grid.plan(["staleness"], scale="quick", seeds=2, rules=["wkafl"], overrides={"steps": 20})
+    monkeypatch.setattr(grid, "stacks", lambda runs, most: stacks(runs, 100))
     held = plan.cells[0].settings.name
     (tmp_path / "runs" / held).mkdir(parents=True)
     with lock.held(tmp_path / "runs" / held):
-        outcome = reproduce.carry_out(plan, tmp_path)
+        outcome = grid.carry_out(plan, tmp_path)
     assert [name for name, _ in outcome.failed] == [held]
     assert "is in use" in outcome.failed[0][1]
     assert outcome.made == plan.runs - 1

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from kasync.data.federated import from_arrays
-from kasync.experiments.story import COLUMNS, csv_text, rows_of
+from kasync.experiments.files import csv_text
+from kasync.experiments.story import COLUMNS, rows_of
 from kasync.experiments.tally import blocks_of, tally
 
 
@@ -43,7 +44,7 @@ def test_a_row_tells_of_the_steps_since_the_row_before(columns):
         "dropped": 1,
     }
     assert (second["updates"], second["train_loss"], second["staleness"], second["dropped"]) == (7, 0.5, 2.0, 0)
-    lines = csv_text([first, second]).splitlines()
+    lines = csv_text([first, second], COLUMNS).splitlines()
     assert lines[0] == ",".join(COLUMNS)
     assert lines[1] == "2,4.0,3,0.5,0.5,2.0,0.1,1,2.0,1.5,1"
 

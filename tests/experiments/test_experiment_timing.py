@@ -4,13 +4,14 @@ import time
 
 import pytest
 
-from kasync.experiments import own, timing
+from kasync.experiments import timing
+from kasync.experiments.experiment import settings_for
 
 
 @pytest.mark.parametrize("steps", [20, 150])
 def test_a_timed_step_fits_into_the_time_it_took_and_costs_about_what_its_gradients_do(steps):
     given = {"model": "logistic", "clients": 50, "k": 10, "steps": steps, "device": "cpu"}
-    settings = own.settings("wkafl", {**given, "work": {"kind": "gradient", "batch_size": 8}}, {}).resolved()
+    settings = settings_for("wkafl", {**given, "work": {"kind": "gradient", "batch_size": 8}}, {}).resolved()
     began = time.perf_counter()
     measured = timing.timed(settings)
     assert steps * measured["ms_per_step"] / 1000 < time.perf_counter() - began

@@ -179,3 +179,16 @@ def test_a_copy_of_nothing_is_refused_when_a_file_is_read(tmp_path):
     timelines.save(odd, tmp_path / "odd.npz")
     with pytest.raises(ValueError, match="a copy comes before what it copies"):
         timelines.load(tmp_path / "odd.npz")
+
+
+def test_local_steps_stay_with_the_piece_of_work_they_belong_to():
+    """Even clients have 2 local steps, odd ones 6, and each delivery after faults still has its client's."""
+    shares = timelines.WorkShare(4)
+    slow_and_fast = durations.per_client([1.0, 0.5] * 20)
+    plain = timelines.clock(40, 3, 200, slow_and_fast, 0, work_share=timelines.WorkShare(6, "fastest"))
+    assert set(plain.local_steps.ravel().tolist()) == {3, 6}
+    given = [faults.Stall(0.4, chance=0.5, delay=3), faults.DeliverTwice(0.3, chance=0.5)]
+    found = faults.struck(plain, given, seed=1)
+    np.testing.assert_array_equal(found.local_steps, np.where(found.clients % 2, 6, 3))
+    assert found.local_steps.shape == found.clients.shape
+    assert shares.of(durations.exponential(1.0), None, 5, 0).tolist() == [4] * 5

@@ -1,15 +1,21 @@
-"""What is a Flower grid, at its barest? Messages go in, replies come out when a script says so, all in memory."""
+"""A Flower grid in memory: messages go in, replies come out when a script says so."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 
 from flwr.app import Message
-from flwr.app.error import Error
 from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 
-TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # a message is written by somebody
+try:
+    from flwr.app import Error
+except ImportError:
+    from flwr.app.error import Error
+with contextlib.suppress(ImportError):  # since 1.40 a message is written by somebody
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 Answer = Callable[[Message], "list[Message]"]
 
 
@@ -34,7 +40,8 @@ class FakeGrid(Grid):
         raise NotImplementedError
 
     def send_and_receive(self, messages, *, timeout=None):
-        raise NotImplementedError
+        """As FedAvg does it: wait for everybody."""
+        return self.pull_messages(self.push_messages(messages))
 
     def get_node_ids(self) -> list[int]:
         return list(self.nodes)

@@ -1,4 +1,4 @@
-"""How does a test run a real federation? SuperLink, SuperNodes and Flower's own CLI, here, with TLS and keys."""
+"""A real federation for a test: SuperLink, SuperNodes and Flower's own CLI, with TLS and keys, here or on hosts."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Processes:
             self.kill(living)
             time.sleep(0.2)
 
-    def start(self, name: str, *command: str | Path) -> subprocess.Popen[bytes]:
-        """Start a program of Flower; what it says goes into a file of this name."""
+    def start(self, name: str, *command: str | Path, host: str | None = None) -> subprocess.Popen[bytes]:
+        """Start a program of Flower, on a host where one is named; what it says goes into a file of this name."""
         with open(self.log(name), "ab") as said:
             return subprocess.Popen(
-                [BIN / command[0], *map(str, command[1:])],
+                [*inside(host), BIN / command[0], *map(str, command[1:])],
                 stdout=said,
                 stderr=subprocess.STDOUT,
                 env=self.environment,
@@ -63,9 +63,9 @@ class Processes:
                 start_new_session=True,
             )
 
-    def run(self, *command: str | Path, timeout: float = 120) -> str:
+    def run(self, *command: str | Path, timeout: float = 300, host: str | None = None) -> str:
         done = subprocess.run(
-            [BIN / command[0], *map(str, command[1:])],
+            [*inside(host), BIN / command[0], *map(str, command[1:])],
             env=self.environment,
             cwd=self.folder,
             timeout=timeout,
@@ -118,6 +118,11 @@ class Processes:
                 os.kill(pid, signal.SIGKILL)
 
 
+def inside(host: str | None) -> list[str]:
+    """What comes before a command that is to run in a network namespace."""
+    return [] if host is None else ["ip", "netns", "exec", host]
+
+
 def wait_for(what: str, happened: Callable[[], object], timeout: float = 300) -> None:
     deadline = time.monotonic() + timeout
     while not happened():
@@ -128,33 +133,42 @@ def wait_for(what: str, happened: Callable[[], object], timeout: float = 300) ->
 class Loopback:
     """A SuperLink with TLS and node authentication, and an app to run on it."""
 
-    def __init__(self, processes: Processes, nodes: int) -> None:
+    def __init__(
+        self, processes: Processes, nodes: int, address: str = "127.0.0.1", host: str | None = None, database: str = ""
+    ) -> None:
         self.processes, self.folder = processes, processes.folder
+        self.address, self.host, self.database = address, host, database
         self.port = free_port()
         self.app = self.folder / "app"
         shutil.copytree(APP, self.app, ignore=shutil.ignore_patterns("__pycache__", "keys"))
         self.keys = self.folder / "keys"
-        processes.run("python", self.app / "make_keys.py", self.keys, "--nodes", str(nodes))
+        processes.run("python", self.app / "make_keys.py", self.keys, "--nodes", str(nodes), "--host", address)
         home = self.folder / "flwr"
         home.mkdir()
         (home / "config.toml").write_text(
-            f'[superlink]\ndefault = "loopback"\n[superlink.loopback]\naddress = "127.0.0.1:{self.port}"\n'
+            f'[superlink]\ndefault = "loopback"\n[superlink.loopback]\naddress = "{address}:{self.port}"\n'
             f'root-certificates = "{self.keys / "ca.pem"}"\n'
         )
-        self.superlink = processes.start(
+        self.superlink = self.start_superlink()
+        wait_for("the SuperLink's start", self._answers, 300)
+
+    def start_superlink(self) -> subprocess.Popen[bytes]:
+        return self.processes.start(
             "superlink",
             "flower-superlink",
             *("--ssl-ca-certfile", self.keys / "ca.pem"),
             *("--ssl-certfile", self.keys / "superlink.pem"),
             *("--ssl-keyfile", self.keys / "superlink.key"),
-            *("--host", "127.0.0.1", "--port", str(self.port)),
+            *("--host", self.address, "--port", str(self.port)),
             *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
+            *(("--database", self.database) if self.database else ()),
+            host=self.host,
         )
-        wait_for("the SuperLink's start", self._answers, 90)
 
     def _answers(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+        """Asked where it runs: other hosts are not ours to reach."""
+        ask = f"import socket; raise SystemExit(socket.socket().connect_ex(('{self.address}', {self.port})))"
+        return not subprocess.run([*inside(self.host), sys.executable, "-c", ask], check=False).returncode
 
     def trusted_by(self, authority: Path | None) -> bool:
         """Whether somebody who trusts this authority gets a TLS connection to the SuperLink."""
@@ -170,22 +184,25 @@ class Loopback:
         """Let this SuperNode in; its id."""
         key = self.keys / f"supernode-{number}.pub"
         return re.findall(
-            r"SuperNode (\d+) registered", self.processes.run("flwr", "supernode", "register", key, "loopback")
+            r"SuperNode (\d+) registered",
+            self.processes.run("flwr", "supernode", "register", key, "loopback", host=self.host),
         )[0]
 
-    def start_node(self, number: int, config: str) -> subprocess.Popen[bytes]:
+    def start_node(self, number: int, config: str, host: str | None = None) -> subprocess.Popen[bytes]:
         return self.processes.start(
             f"supernode-{number}",
             "flower-supernode",
             *("--root-certificates", self.keys / "ca.pem"),
-            *("--superlink", f"127.0.0.1:{self.port}"),
+            *("--superlink", f"{self.address}:{self.port}"),
             *("--auth-supernode-private-key", self.keys / f"supernode-{number}"),
             *("--host", "127.0.0.1", "--port", str(free_port())),
             *("--node-config", config),
+            host=host,
         )
 
     def start_run(self, name: str, config: str) -> subprocess.Popen[bytes]:
-        return self.processes.start(name, "flwr", "run", self.app, "loopback", "--stream", "--run-config", config)
+        run = ("flwr", "run", self.app, "loopback", "--stream", "--run-config", config)
+        return self.processes.start(name, *run, host=self.host)
 
     def updates(self, name: str) -> int:
         """The last update that a run has told of."""

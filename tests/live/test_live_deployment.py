@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 from loopback import Loopback, Processes, wait_for
-from safetensors.torch import load_file
 
 from kasync import timelines
-from kasync.live.journal import unpacked
+from kasync.live.journal import read_state
 
 pytestmark = pytest.mark.slow
 LATE, NAUGHTY, STRANGER = 3, 4, 5
@@ -93,12 +92,13 @@ def story(tmp_path_factory) -> Story:
         world.start_run("second", f"{settings}{at_kill + 4}")
         wait_for("the end", lambda: "final accuracy" in processes.said("second"))
         wait_for("the stranger's end", lambda: stranger.poll() is not None)
+        saved = read_state(folder / "state")
         return Story(
             first=processes.said("first"),
             second=processes.said("second"),
             at_kill=at_kill,
-            diary=unpacked(load_file(folder / "state")["about"])["diary"],
-            waiting=len(list(folder.glob("state.*.waiting"))),
+            diary={**saved["diary"], "tally": saved["tally"]},
+            waiting=len(saved["left"]),
             folder=folder,
             stranger=stranger,
             stranger_said=processes.said(f"supernode-{STRANGER}"),

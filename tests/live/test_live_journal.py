@@ -1,6 +1,7 @@
-"""At whatever moment a server dies: is every accepted delivery counted exactly once?"""
+"""The journal of a live run: whenever the server dies, every accepted delivery is counted exactly once."""
 
 import contextlib
+import itertools
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from kasync.errors import UserError
 from kasync.live.deliveries import Delivery
 from kasync.live.journal import Journal
 from kasync.live.loop import Federation
+from kasync.live.privacy import Privacy
 from kasync.live.terms import Terms
 
 
@@ -111,3 +113,52 @@ def test_who_was_set_aside_stays_aside_and_numbers_stay_the_same(tmp_path):
         20: (1, True),
         30: (2, False),
     }
+
+
+@pytest.mark.parametrize("where", ["memory://bucket/run/state", "file://"])
+def test_a_checkpoint_at_an_address_of_fsspec_is_gone_on_with(where, tmp_path):
+    address = where if where.startswith("memory") else f"file://{tmp_path / 'far' / 'state'}"
+
+    def federation() -> Federation:
+        journal = Journal(address, {"rule": "test"})
+        return Federation(rules.wkafl(0.1), torch.zeros(3), Terms(k=2, brings="gradients"), journal)
+
+    unbroken, seen, ours = founded(tmp_path / "one", rules.wkafl(0.1)), [], []
+    live(unbroken, 20, ours)
+    for upto in (5, 8, 13, 20):
+        live(federation(), upto, seen)
+    again = federation()
+    assert again.updates == unbroken.updates
+    assert torch.equal(again.server.params, unbroken.server.params)
+    assert again.diary.clients == unbroken.diary.clients
+    with pytest.raises(UserError, match="belongs to another run"):
+        Federation(rules.wkafl(0.1), torch.zeros(3), Terms(k=2), Journal(address, {"rule": "x"}))
+
+
+def test_an_address_that_nobody_can_reach_is_refused():
+    with pytest.raises(UserError, match="is no place that fsspec can reach"):
+        Journal("nowhere-at-all://bucket/state", {})
+
+
+def test_the_diary_grows_by_a_line_for_each_update_and_is_not_written_again(tmp_path):
+    federation = founded(tmp_path / "state")
+    sizes = []
+    for upto in range(2, 60, 2):
+        live(federation, upto, list(range(upto - 2)))
+        sizes.append((tmp_path / "state.diary").stat().st_size)
+    grown = [after - before for before, after in itertools.pairwise(sizes)]
+    assert max(grown) < 2 * min(grown)
+    assert (tmp_path / "state").stat().st_size < 4000  # nothing in it grows with the updates
+
+
+def test_a_diary_that_was_cut_off_is_refused(tmp_path):
+    live(founded(tmp_path / "state"), 12, [])
+    (tmp_path / "state.diary").write_text("")
+    with pytest.raises(UserError, match="is shorter than its checkpoint says"):
+        founded(tmp_path / "state")
+
+
+def test_with_noise_on_the_sum_every_update_is_saved(tmp_path):
+    journal = Journal(tmp_path / "state", {}, every=5)
+    with pytest.raises(UserError, match="checkpoint_every = 5 with noise = 'sum'"):
+        Federation(rules.fedbuff(1.0), torch.zeros(3), Terms(k=2), journal, Privacy(1.0, 1.0, noise="sum"))

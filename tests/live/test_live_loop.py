@@ -1,4 +1,4 @@
-"""Does the server's loop keep its promises in whatever order things happen? A machine that tries many orders."""
+"""Properties of the server's loop under arbitrary orders of events, by a stateful machine."""
 
 from __future__ import annotations
 
@@ -47,8 +47,15 @@ class AnyOrder(RuleBasedStateMachine):
         self.used: list[int] = []
         self.folder = tempfile.TemporaryDirectory()
 
-    @initialize(k=st.integers(1, 4), shortage=st.sampled_from(["adapt", "wait"]), least=st.none() | st.integers(1, 3))
-    def begin(self, k: int, shortage: str, least: int | None) -> None:
+    @initialize(
+        k=st.integers(1, 4),
+        shortage=st.sampled_from(["adapt", "wait"]),
+        least=st.none() | st.integers(1, 3),
+        grace=st.sampled_from([0.0, 5.0]),
+        every=st.sampled_from([1, 3]),
+    )
+    def begin(self, k: int, shortage: str, least: int | None, grace: float, every: int) -> None:
+        self.every = every
         self.terms = Terms(
             k=k,
             shortage=shortage,
@@ -59,11 +66,13 @@ class AnyOrder(RuleBasedStateMachine):
             longest_rest=4.0,
             offences=2,
             max_norm=1e8,
+            min_k=1,
+            grace=grace,
         )
         self.federation = self.founded()
 
     def founded(self) -> Federation:
-        journal = Journal(Path(self.folder.name) / "state", {"run": "test"}) if self.journalled else None
+        journal = Journal(Path(self.folder.name) / "state", {"run": "test"}, self.every) if self.journalled else None
         return Federation(rules.kasync_sgd(1.0), torch.zeros(2), self.terms, journal, now=self.now)
 
     @rule(node=NODES)
@@ -144,11 +153,21 @@ class AnyOrder(RuleBasedStateMachine):
     @rule()
     def step(self) -> None:
         before = self.federation.server.params
-        k, waiting = self.federation.k, len(self.federation.waiting)
+        k, waiting = self.needed(), len(self.federation.waiting)
         update = self.federation.step(self.now)
         assert (update is not None) == (waiting >= k)
         if update is not None:
             self.note(update, before)
+
+    def needed(self) -> int:
+        """Fewer than k only when the shortage has lasted long enough, and never fewer than are able."""
+        federation = self.federation
+        able, k = federation.roster.able(), self.terms.k
+        federation._watch(self.now, able)
+        found = federation.needed(self.now)
+        lasted = federation.short_since is not None and self.now >= federation.short_since + self.terms.grace
+        assert found == (max(able, 1) if able < k and lasted and self.terms.shortage == "adapt" else k)
+        return found
 
     def note(self, update, before) -> None:
         rows = torch.stack([each.row for each in update.used])
@@ -188,8 +207,9 @@ class AnyOrder(RuleBasedStateMachine):
         assert len(federation.given_up) <= GIVEN_UP
         files = {path.name for path in Path(self.folder.name).iterdir()}
         kept = {name for name in files if name.endswith(".waiting")}
-        assert len(kept) == (len(federation.waiting) if self.journalled else 0)
-        assert files - kept <= {"state", "state.lock"}
+        extra = federation.updates % self.every * self.terms.k  # used since the last save
+        assert len(kept) == (len(federation.waiting) + extra if self.journalled else 0)
+        assert files - kept <= {"state", "state.lock", "state.diary"}
 
     def teardown(self) -> None:
         """Whatever happened, k honest clients bring the run on."""
@@ -206,6 +226,7 @@ class AnyOrder(RuleBasedStateMachine):
             update = self.federation.step(self.now)
             assert update is not None
             self.note(update, before)
+            assert len(update.used) == self.terms.k
             timeline = self.federation.diary.timeline(len(self.federation.roster), "test")
             assert broken(timeline) == ""
         self.folder.cleanup()
@@ -220,6 +241,8 @@ class AnyOrderWithDeaths(AnyOrder):
     def die_and_resume(self) -> None:
         version, params = self.federation.version, self.federation.server.params
         self.federation = self.founded()
+        while self.federation.version < version:  # made since the last save, and made again from what is on disk
+            assert self.federation.step(self.now) is not None
         assert self.federation.version == version
         assert torch.equal(self.federation.server.params, params)
         self.out, self.answered = [], []

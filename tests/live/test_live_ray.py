@@ -1,4 +1,4 @@
-"""Does the Ray engine do what the simulator does, with actors that die and clients that are slow?"""
+"""The Ray engine beside the simulator, with actors that die and clients that are slow."""
 
 import os
 import time
@@ -14,11 +14,13 @@ from scripted import Script
 
 from kasync import Gradient, LocalSGD, models, rules, simulate, timelines
 from kasync.data import federate, load, partition
+from kasync.errors import UserError
 from kasync.live.clients import clients_of
 from kasync.live.deliveries import Delivery
+from kasync.live.privacy import Privacy
 from kasync.live.ray import RayFederation, WarmClients
 from kasync.timelines import durations
-from kasync.work.clients import flat_parameters
+from kasync.work.loop import flat_parameters
 
 pytestmark = pytest.mark.slow
 ray = pytest.importorskip("ray")
@@ -160,3 +162,45 @@ def test_ks_of_every_kind_wait_for_whom_they_should(cluster, tmp_path):
         fresh = list(RayFederation(rules.kasync_sgd(1.0), torch.zeros(4), 2, clients, max_staleness=0).run(5))
     assert all(update.staleness == (0, 0, 0) for update in whole)
     assert all(update.staleness == (0, 0) for update in fresh)
+
+
+def test_a_death_before_the_first_save_leaves_every_row_with_the_actor_that_brought_it(cluster, tmp_path):
+    class OnlyTheLast:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __call__(self, params: torch.Tensor, visit: int) -> Delivery:
+            time.sleep(0.0 if self.number == 2 else 1.0)
+            return Delivery(torch.nn.functional.one_hot(torch.tensor(self.number), 3).float(), 1.0, 1.0)
+
+    rule = rules.ca2fl(1.0, clients=3)
+    with WarmClients([OnlyTheLast(number) for number in range(3)]) as clients:
+        first = RayFederation(rule, torch.zeros(3), 2, clients, checkpoint=tmp_path / "state")
+        first.federation.present(range(3), 0.0)
+        for order in first.federation.dispatch(0.0):
+            if order.node == 2:  # the last actor is the first whose work was accepted, and then the server died
+                first.federation.collect(order.ticket, 2, Delivery(torch.eye(3)[2], 1.0), 0.0)
+        again = RayFederation(rule, torch.zeros(3), 2, clients, checkpoint=tmp_path / "state")
+        assert [each.client for each in again.federation.waiting] == [2]
+        assert again.visits == {0: 0, 1: 0, 2: 1}
+        list(again.run(4))
+    table = again.federation.server.memory
+    (last,) = [value for value in table.values() if value.dim() == 2]
+    for number in {client for step in again.federation.diary.clients for client in step}:
+        assert torch.equal(last[number], torch.eye(3)[number])
+
+
+@pytest.mark.parametrize(
+    ("rule", "settings", "what"),
+    [
+        (rules.kasync_sgd(0.5), {}, "rule"),
+        (rules.kasync_sgd(1.0), {"brings": "models"}, "terms"),
+        (rules.kasync_sgd(1.0), {"privacy": Privacy(1.0, 1.0)}, "privacy"),
+    ],
+    ids=["rate", "terms", "privacy"],
+)
+def test_a_run_with_another_rate_or_privacy_is_not_resumed(rule, settings, what, cluster, tmp_path):
+    with WarmClients([Breakable(tmp_path) for _ in range(2)]) as clients:
+        list(RayFederation(rules.kasync_sgd(1.0), torch.zeros(4), 2, clients, checkpoint=tmp_path / "state").run(2))
+        with pytest.raises(UserError, match=f"belongs to another run: its {what} is"):
+            RayFederation(rule, torch.zeros(4), 2, clients, checkpoint=tmp_path / "state", **settings)

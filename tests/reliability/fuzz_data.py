@@ -15,11 +15,10 @@ from mutations import Canary, spoilt_bytes, spoilt_fields
 from official_files import binary, characters, cifar_batches, idx, leaf, pickled, picture, python2_pickle, tar
 
 from kasync.data import cifar10, femnist
-from kasync.data.celeba import read_lists
-from kasync.data.idx import read_idx
+from kasync.data.celeba import Pictures, read_lists
+from kasync.data.cifar10 import read_pickle
 from kasync.data.leaf import Leaf
-from kasync.data.pickles import read_pickle
-from kasync.data.pictures import Pictures
+from kasync.data.mnist import read_idx
 
 
 class Datasets:

@@ -52,7 +52,9 @@ class Replies:
         layout = Layout.of(self.arrays)
         self.reader = Reader(layout, "num-examples")
         terms = Terms(k=1, offences=None, rest=0.0, longest_rest=0.0)
-        self.federation = Federation(rules.kasync_sgd(0.1), layout.vector(self.arrays), terms)
+        arrays = {name: torch.from_numpy(array) for name, array in self.arrays.items()}
+        start, buffers = layout.vector(arrays), layout.buffer_vector(arrays)
+        self.federation = Federation(rules.kasync_sgd(0.1), start, terms, buffers=buffers)
         self.federation.present([0], 0.0)
         logging.getLogger("flwr").setLevel(logging.ERROR)
         self.logged: list[str] = []

@@ -17,9 +17,9 @@ from safetensors.numpy import load_file
 from small_worlds import CLIENTS, make_rule, mlp, vectors
 
 from kasync import Gradient, rules, simulate, timelines
-from kasync.experiments import grid, reproduce, runner, tune
+from kasync.experiments import grid, runner, tune
 from kasync.live.flower import KAsync
-from kasync.live.journal import unpacked
+from kasync.live.journal import read_state
 
 CLOCKED = ("seconds", "steps_per_second", "memory")  # of a summary: not the run's, the machine's
 MINE = """
@@ -75,7 +75,7 @@ class Grid:
         self.work(str(settings), folder)
 
     def work(self, settings: str, folder: Path) -> None:
-        outcome = reproduce.carry_out(reproduce.plan([settings]), folder)
+        outcome = grid.carry_out(grid.plan([settings]), folder)
         assert outcome.failed == (), outcome.failed
 
     def story(self, folder: Path) -> Any:
@@ -156,22 +156,22 @@ class Served:
 
     def story(self, folder: Path) -> Any:
         """With k = 3 all three are used in every step, so the trained numbers are the same to rounding."""
-        state = load_file(folder / "state")
-        about = unpacked(torch.from_numpy(state["about"]))
+        state, about = load_file(folder / "state"), read_state(folder / "state")
         trained = [round(float(value), 5) for value in state["params"][:2]] if self.k == 3 else None
-        return about["updates"], about["diary"]["tally"]["used"], trained
+        return about["updates"], about["tally"]["used"], trained
 
     def after_death(self, folder: Path, seen: dict[str, Any]) -> list[str]:
         """Nothing that was accepted is lost or counted twice."""
         if not (folder / "state").exists():
             return []
         state = load_file(folder / "state")
-        updates = unpacked(torch.from_numpy(state["about"]))["updates"]
+        about = read_state(folder / "state")
+        updates = about["updates"]
         stamps = -self.k * state["params"][2:]
         used = set(np.flatnonzero(stamps).tolist())
         waiting: list[int] = []
         for file in folder.glob("state.*.waiting"):
-            if int(file.name.split(".")[1]) == updates:
+            if int(file.name.split(".")[1]) >= updates or file.name.removeprefix("state.") in about["left"]:
                 waiting += np.flatnonzero(load_file(file)["row"][2:]).tolist()
         wrong = []
         if not np.isin(np.round(stamps, 4), (0.0, 1.0)).all():

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from kasync import rules
 from kasync.live.deliveries import Delivery
-from kasync.live.journal import unpacked
+from kasync.live.journal import read_state
 from kasync.live.ray import Actor, RayFederation
 
 ROUNDS, GOALS, SPACE = 40, (1.0, 2.0, 4.0), "killing"
@@ -61,16 +61,15 @@ class Rayed:
             pass
 
     def story(self, folder: Path) -> Any:
-        state = load_file(folder / "state")
-        about = unpacked(torch.from_numpy(state["about"]))
-        return about["updates"], about["diary"]["tally"]["used"], np.round(state["params"], 5).tolist()
+        state, about = load_file(folder / "state"), read_state(folder / "state")
+        return about["updates"], about["tally"]["used"], np.round(state["params"], 5).tolist()
 
     def after_death(self, folder: Path, seen: dict[str, Any]) -> list[str]:
         """Of every client, each visit so far was used exactly once."""
         if not (folder / "state").exists():
             return []
         state = load_file(folder / "state")
-        updates = unpacked(torch.from_numpy(state["about"]))["updates"]
+        updates = read_state(folder / "state")["updates"]
         marks = -len(GOALS) * state["params"][2:]
         wanted = np.zeros_like(marks)
         wanted[: len(GOALS) * updates] = 1.0

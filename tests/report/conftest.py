@@ -18,5 +18,5 @@ def small(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def experiments(small) -> dict[str, reading.Experiment]:
+def experiments(small) -> dict[str, reading.Findings]:
     return {experiment.name: experiment for experiment in reading.read(small).experiments}

@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from kasync.experiments import grid
-from kasync.experiments.experiment import Experiment, Task, Variant
-from kasync.experiments.problems import Problem
+from kasync.experiments.experiment import Contender, Experiment, Problem, Task
 
 RULES = {
     "wkafl": {"lr": 0.05, "max_norm": 10.0, "loss_threshold": 1.0},
@@ -19,7 +18,7 @@ def digits(steps: int, **run: Any) -> Problem:
     """Logistic regression on the embedded digits."""
     table = {"dataset": "digits", "model": "logistic", "steps": steps, "evaluate_every": max(1, steps // 12), **run}
     table |= {"partition": {"kind": "labels", "per_client": 1}, "work": {"kind": "gradient", "batch_size": 8}}
-    return Problem("digits", "Digits", "EMNIST MNIST", "5,000 embedded digits in place of EMNIST MNIST.", table, RULES)
+    return Problem("digits", "Digits", table, RULES, "EMNIST MNIST", "5,000 embedded digits in place of EMNIST MNIST.")
 
 
 def staleness(steps: int = 36) -> Experiment:
@@ -27,11 +26,11 @@ def staleness(steps: int = 36) -> Experiment:
     tasks = [
         Task(
             f"digits-{clients}",
-            f"Digits, P/K = {clients}/5",
-            digits(steps),
-            {"clients": clients, "k": 5},
+            f"P/K = {clients}/5",
             "Digits",
             clients / 5,
+            problem=digits(steps),
+            run={"clients": clients, "k": 5},
             paper=PAPER,
         )
         for clients in (25, 50)
@@ -39,52 +38,48 @@ def staleness(steps: int = 36) -> Experiment:
     return Experiment(
         "staleness",
         "Accuracy by staleness",
-        "How rules bear staleness.",
-        "kasync reproduce staleness",
-        ("wkafl", "twafl", "fresh"),
-        {"quick": tasks},
+        [Contender(label, label) for label in ("wkafl", "twafl", "fresh")],
+        tasks,
+        shows="How rules bear staleness.",
+        command="kasync reproduce staleness",
         figures=("Table 2", "Figure 7"),
         targets=(0.5, 0.7),
+        x_title="P/K",
     )
 
 
 def motivation(steps: int = 36) -> Experiment:
     """In the shape of Figure 2."""
-    tasks = [Task(f"digits-k{k}", f"K = {k}", digits(steps), {"clients": 40, "k": k}) for k in (5, 10)]
-    variants = {f"beta-{beta}": Variant("wkafl", f"sharpness {beta}", {"sharpness": beta}) for beta in (1.0, 50.0)}
+    tasks = [Task(f"digits-k{k}", f"K = {k}", problem=digits(steps), run={"clients": 40, "k": k}) for k in (5, 10)]
+    rules = [Contender(f"beta-{beta}", "wkafl", f"sharpness {beta}", {"sharpness": beta}) for beta in (1.0, 50.0)]
     return Experiment(
         "motivation",
         "Motivation",
-        "Few gradients decide.",
-        "kasync reproduce motivation",
-        tuple(variants),
-        {"quick": tasks},
+        rules,
+        tasks,
+        shows="Few gradients decide.",
+        command="kasync reproduce motivation",
         figures=("Figure 2",),
-        variants=variants,
     )
 
 
 def appendix(steps: int = 60) -> Experiment:
     """In the shape of Appendix D: timelines alone."""
-    task = Task("p100", "P/K = 100/10", digits(steps), {"clients": 100, "k": 10}, None, 10.0)
-    variants = {"uniform": Variant("none", "uniform arrivals")}
+    task = Task("p100", "P/K = 100/10", x=10.0, problem=digits(steps), run={"clients": 100, "k": 10})
     return Experiment(
         "appendix-d",
         "Staleness",
-        "Mean staleness.",
-        "kasync reproduce appendix-d",
-        ("uniform",),
-        {"quick": [task]},
+        [Contender("uniform", "none", "uniform arrivals")],
+        [task],
+        shows="Mean staleness.",
+        command="kasync reproduce appendix-d",
         figures=("Appendix D",),
         kind="timelines",
-        variants=variants,
     )
 
 
 def make(out: Path, experiment: Experiment, seeds: int = 2, semantics: tuple[str, ...] = ("true",)) -> Path:
     """The experiment's runs under out, as `kasync reproduce` makes them."""
-    cells = experiment.cells("quick", range(seeds), semantics)
-    grid.record(out, experiment.entry("quick"), cells)
-    outcome = grid.make(cells, out)
+    outcome = grid.carry_out(grid.Plan([(experiment, experiment.cells(range(seeds), semantics))]), out)
     assert not outcome.failed, outcome.failed
     return out

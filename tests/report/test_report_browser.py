@@ -9,8 +9,9 @@ import pytest
 import small_results
 
 from kasync.experiments import grid
+from kasync.experiments.store import Store
 from kasync.report import write
-from kasync.report.serving import server
+from kasync.report.page import server
 
 
 @pytest.fixture(scope="module")
@@ -177,10 +178,83 @@ def test_what_is_seen_is_also_said(page):
     assert (focused.get_attribute("data-rule"), focused.get_attribute("aria-pressed")) == ("wkafl", "false")
 
 
+def test_the_verdict_stands_on_top_and_changes_with_the_task(page):
+    verdict = page.find_element("id", "verdict").text
+    assert "final accuracy" in verdict
+    assert "paired by seed" in verdict
+    choose(page, "task", "digits-50")
+    assert page.find_element("id", "verdict").text != verdict
+
+
+def test_what_is_chosen_stands_in_the_address_and_a_link_shows_it_again(page, driver):
+    choose(page, "task", "digits-50")
+    press(page, "twafl")
+    page.find_element("css selector", 'input[value="updates"]').click()
+    link = page.current_url
+    numbers = page.find_element("id", "numbers").text
+    driver.get("about:blank")
+    driver.get(link)
+    assert driver.find_element("id", "numbers").text == numbers
+    assert driver.find_element("css selector", 'button[data-rule="twafl"]').get_attribute("aria-pressed") == "false"
+    title = "return document.querySelector('#figure-accuracy .chart').layout.xaxis.title.text"
+    assert driver.execute_script(title) == "client updates"
+    assert browser.problems(driver) == []
+
+
+def test_tables_are_sorted_by_the_column_that_is_pressed(page):
+    rows = "[...document.querySelectorAll('#numbers tbody tr')]"
+    column = f"return {rows}.map((row) => parseFloat(row.cells[2].textContent))"
+    press_head = "document.querySelector('#numbers thead th:nth-child(3) button').click()"
+    page.execute_script(press_head)
+    down = page.execute_script(column)
+    page.execute_script(press_head)
+    assert down == sorted(down, reverse=True)
+    assert page.execute_script(column) == sorted(down)
+    assert len(set(down)) > 1
+
+
+def test_smoothing_makes_a_curve_flatter_and_leaves_its_length(page):
+    curve = "return document.querySelector('#figure-accuracy .chart').data.at(-1).y"
+    rough = page.execute_script(curve)
+    page.execute_script(
+        "const field = document.getElementById('smoothing'); field.value = 3; field.dispatchEvent(new Event('input'));"
+    )
+    smooth = page.execute_script(curve)
+    assert len(smooth) == len(rough)
+    assert max(smooth) - min(smooth) < max(rough) - min(rough)
+    assert "smoothing=3" in page.current_url
+
+
+def test_settings_that_are_the_same_are_hidden_until_they_are_asked_for(page):
+    rows = "return document.querySelectorAll('#settings tbody tr').length"
+    differing = page.execute_script(rows)
+    assert differing == page.execute_script("return document.querySelectorAll('#settings tbody tr.differs').length") > 0
+    page.execute_script("document.getElementById('same').click()")
+    assert page.execute_script(rows) > differing + 5
+
+
+def test_curves_that_lie_on_each_other_are_all_seen_and_named(page):
+    made = page.execute_script("""
+        const trace = (name) => ({ x: [1, 2], y: [3, 4], name, mode: "lines", line: { width: 2 } });
+        const traces = [trace("a"), trace("b"), { ...trace("c"), y: [5, 6] }];
+        const names = coinciding(traces);
+        return [names, traces.map((each) => each.line.width)];""")
+    assert made == [[["a", "b"]], [6, 2, 2]]
+
+
+def test_a_wide_table_scrolls_by_itself(page):
+    browser.resize(page, 500, 900)
+    boxes = page.execute_script(
+        "return [...document.querySelectorAll('.wide')].map((box) => getComputedStyle(box).overflowX)"
+    )
+    assert set(boxes) == {"auto"}
+    wait_until(lambda: page.execute_script("return document.documentElement.scrollWidth") <= 500)
+
+
 def test_the_live_page_grows_while_runs_are_made(driver, tmp_path):
     experiment = small_results.staleness(12)
-    cells = experiment.cells("quick", range(1))
-    grid.record(tmp_path, experiment.entry("quick"), cells)
+    cells = experiment.cells(range(1))
+    Store(tmp_path).record(experiment.key, experiment.record(), [cell.record() for cell in cells])
     with server(tmp_path) as served:
         threading.Thread(target=served.serve_forever, daemon=True).start()
         driver.get(f"http://127.0.0.1:{served.server_address[1]}/")

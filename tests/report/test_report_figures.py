@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kasync.experiments.experiment import TITLES
+from kasync import rules as known
+from kasync.experiments.experiment import Contender
+from kasync.experiments.resolve import FRESH, place_of
 from kasync.report import results as reading
-from kasync.report.figures import figures_of, save
-from kasync.report.look import COLOURS, PLACES, looks
-from kasync.report.results import Contender
+from kasync.report.figures import COLOURS, figures_of, looks, save
 
 
 def labels(figure):
@@ -75,9 +75,11 @@ def test_files_are_written_in_both_formats_and_are_the_same_twice(small, tmp_pat
             assert len(set(picture.convert("L").tobytes())) > 20  # not a blank page
 
 
-def test_a_well_known_rule_looks_the_same_in_every_experiment_and_no_two_look_alike():
-    rules = [Contender(label, label, label) for label in (*TITLES, "a", "b", "c", "d")]
+def test_a_well_known_rule_looks_the_same_in_every_experiment_and_no_colour_comes_twice():
+    rules = [Contender(label, label) for label in (*known.RULES, FRESH, *"abcdefghij")]
     look = looks(rules)
-    assert len(set(look.values())) == len(rules)
-    assert look["twafl"] == looks([Contender("x", "x", "x"), Contender("twafl", "twafl", "TWAFL")])["twafl"]
-    assert [look[label].colour for label in PLACES] == list(COLOURS)
+    assert len({each.colour for each in look.values()}) == len(rules)
+    assert len({each.dark for each in look.values()}) == len(rules)
+    assert look["twafl"] == looks([Contender("x", "x"), Contender("twafl", "twafl")])["twafl"]
+    places = {place_of(label): look[label].colour for label in look if place_of(label) is not None}
+    assert [places[place] for place in range(8)] == [colour for colour, _ in COLOURS[:8]]

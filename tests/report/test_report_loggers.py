@@ -1,6 +1,8 @@
-"""Do records reach the loggers that people use, unchanged and on time?"""
+"""Records reach the loggers that people use, unchanged and on time."""
 
 import csv
+import json
+import struct
 import sys
 
 import numpy as np
@@ -56,20 +58,106 @@ def test_tensorboard_reads_back_what_was_told(records, tmp_path):
     assert [event.step for event in board.Scalars("accuracy")] == [4, 8, 12]
 
 
-def test_mlflow_reads_back_what_was_told(records, tmp_path, monkeypatch):
-    flow = pytest.importorskip("mlflow")
+@pytest.fixture
+def flow(tmp_path, monkeypatch):
+    """MLflow in an empty folder, without a word to its makers."""
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    flow.set_tracking_uri((tmp_path / "runs").as_uri())
-    list(loggers.mlflow(records, {"rule": "wkafl"}, every=3, run_name="wkafl"))
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+    found = pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)
+    before = found.get_tracking_uri()
+    yield found
+    found.set_tracking_uri(before)
+
+
+@pytest.mark.parametrize("address", ["sqlite:///mlflow.db", "file:runs"])
+def test_mlflow_reads_back_what_was_told(records, flow, tmp_path, address):
+    flow.set_tracking_uri(address.replace("file:", f"file://{tmp_path}/"))
+    settings = {"rule": {"kind": "wkafl", "lr": 0.05}, "k": 4}
+    list(loggers.mlflow(records, settings, every=3, run_name="wkafl", experiment="mine"))
     assert flow.active_run() is None
     client = flow.MlflowClient()
-    (run,) = client.search_runs(["0"])
-    assert run.data.params == {"rule": "wkafl"}
-    assert run.info.run_name == "wkafl"
+    (run,) = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
+    assert run.data.params == {"rule.kind": "wkafl", "rule.lr": "0.05", "k": "4"}
+    assert (run.info.run_name, run.info.status) == ("wkafl", "FINISHED")
     told = client.get_metric_history(run.info.run_id, "loss")
     assert [metric.step for metric in told] == [3, 4, 6, 8, 9, 12]
     assert told[0].value == pytest.approx(records[2].loss)
+
+
+def test_a_loop_that_fails_is_marked_in_mlflow(records, flow):
+    flow.set_tracking_uri("sqlite:///mlflow.db")
+
+    def failing():
+        yield from records[:2]
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        list(loggers.mlflow(failing()))
+    (run,) = flow.MlflowClient().search_runs(["0"])
+    assert run.info.status == "FAILED"
+
+
+def test_wandb_keeps_offline_what_was_told(records, tmp_path, monkeypatch):
+    weights = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    list(loggers.wandb(records, {"rule": "wkafl"}, every=3, project="mine", name="first", mode="offline"))
+    assert weights.run is None
+    kept = told_to_wandb(tmp_path)
+    assert [int(row["_step"]) for row in kept] == [3, 4, 6, 8, 9, 12]
+    assert float(kept[0]["loss"]) == pytest.approx(records[2].loss, rel=1e-6)
+
+
+def told_to_wandb(folder):
+    """The rows of every offline run under this folder: protocol buffers in LevelDB's log format."""
+    from wandb.proto import wandb_internal_pb2
+
+    rows = []
+    for path in sorted(folder.glob("**/*.wandb")):
+        content, place, whole = path.read_bytes(), 7, b""  # after W&B's own seven bytes
+        while place + 7 <= len(content):
+            length, kind = struct.unpack("<4xHB", content[place : place + 7])
+            whole += content[place + 7 : place + 7 + length]
+            place += 7 + length
+            place += 32768 - place % 32768 if 32768 - place % 32768 < 7 else 0
+            if kind in (1, 4):  # whole, or the last piece
+                record = wandb_internal_pb2.Record()
+                record.ParseFromString(whole)
+                whole = b""
+                if record.WhichOneof("record_type") == "history":
+                    items = record.history.item
+                    rows.append({item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items})
+    return rows
+
+
+def test_every_run_of_a_comparison_is_logged_with_its_summary(tmp_path, flow):
+    import kasync
+
+    flow.set_tracking_uri("sqlite:///mlflow.db")
+    dataset = data.load("digits")
+    held = data.federate(dataset, data.partition.build("labels", per_client=1)(dataset, 20, 0))
+    timeline = timelines.uniform(20, 4, 12, seed=0)
+    chosen = {"one": rules.wkafl(0.05), "two": rules.fedbuff(0.05)}
+    options = {"seeds": 2, "progress": False, "evaluate_every": 4, "name": "pair"}
+    for track in ("mlflow", "tensorboard"):
+        found = kasync.compare("logistic", held, chosen, timeline, folder=tmp_path / track, track=track, **options)
+    client = flow.MlflowClient()
+    runs = client.search_runs([client.get_experiment_by_name("pair").experiment_id])
+    assert len(runs) == 4
+    finals = {(run.data.params["rule.label"], int(run.data.params["seed"])): run for run in runs}
+    for (label, seed), run in finals.items():
+        assert run.info.status == "FINISHED"
+        assert run.data.metrics["summary.final_accuracy"] == pytest.approx(found.finals(label)[seed])
+        told = client.get_metric_history(run.info.run_id, "accuracy")
+        assert {metric.step for metric in told} == {4, 8, 12}
+    assert len(list((tmp_path / "tensorboard").glob("tensorboard/*/events*"))) == 4
+
+
+def test_a_tracker_that_does_not_exist_is_a_sentence(tmp_path):
+    from kasync.experiments.display import Silent
+
+    with pytest.raises(UserError, match=r"unknown tracker 'mlfow': did you mean 'mlflow'"):
+        loggers.tracked(Silent(), "mlfow", "group", tmp_path, {})
 
 
 def test_a_loop_that_is_left_early_closes_its_log(records, tmp_path):
@@ -82,7 +170,8 @@ def test_a_loop_that_is_left_early_closes_its_log(records, tmp_path):
 def test_a_logger_that_is_not_installed_and_a_file_that_cannot_be_are_sentences(records, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    for passing in (loggers.tensorboard(records, tmp_path), loggers.mlflow(records)):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    for passing in (loggers.tensorboard(records, tmp_path), loggers.mlflow(records), loggers.wandb(records)):
         with pytest.raises(UserError, match=r"kasync\[loggers\]"):
             next(passing)
     with pytest.raises(UserError, match="cannot be written"):

@@ -5,26 +5,27 @@ from pathlib import Path
 import pytest
 from test_report_verdict import run
 
-from kasync.report import sheets
+from kasync.experiments.experiment import Contender, Experiment, Task
+from kasync.report import tables
 from kasync.report.figures import figures_of
-from kasync.report.intervals import Estimate
-from kasync.report.rates import Sweep, sweeps, tried
-from kasync.report.results import Contender, Experiment, Line, Results, Task
+from kasync.report.numbers import Sweep, sweeps
+from kasync.report.results import Findings, Line, Results
 from kasync.report.tables import sections
+from kasync.statistics import Estimate
 
-TASK = Task("a", "Data, small", "Data")
+TASK = Task("a", "small", "Data")
 FACTORS = (0.1, 1.0, 10.0)
 REACHED = {"steady": (0.76, 0.80, 0.78), "touchy": (0.85, 0.40, 0.10)}  # rule -> accuracy at each factor
 
 
 @pytest.fixture
-def experiment() -> Experiment:
+def experiment() -> Findings:
     lines = []
     for rule, reached in REACHED.items():
         for factor, final in zip(FACTORS, reached, strict=True):
-            contender = Contender(f"{rule}@{factor:g}", rule, f"{rule.title()}, rate × {factor:g}", rule)
+            contender = Contender(f"{rule}@{factor:g}", "kasync_sgd", rule.title(), of=rule, factor=factor)
             lines.append(Line(TASK, contender, "true", {seed: run(final, 0.03 * factor) for seed in (0, 1)}))
-    return Experiment("mine", "Mine", [TASK], [line.rule for line in lines], lines)
+    return Findings("mine", Experiment("mine", "Mine", [line.rule for line in lines], [TASK]), lines)
 
 
 def sweep(rates, means):
@@ -32,7 +33,7 @@ def sweep(rates, means):
 
 
 def test_a_rule_at_several_rates_is_one_sweep(experiment):
-    assert tried(experiment)
+    assert experiment.tried
     steady, touchy = sweeps(experiment)
     assert (steady.rule.label, steady.rule.title) == ("steady", "Steady")
     assert steady.rates == pytest.approx([0.003, 0.03, 0.3])
@@ -57,7 +58,7 @@ def test_the_report_has_a_row_for_each_rule_a_sheet_and_a_figure(experiment):
     (text,) = sections(experiment)
     assert "| Data, small | Steady | 0.03 | 0.8000 |" in text
     assert "at least 100.0 |" in text
-    rows = sheets.by_rate(Results(Path("nowhere"), [experiment])).splitlines()
+    rows = tables.by_rate(Results(Path("nowhere"), [experiment])).splitlines()
     assert len(rows) == 1 + 6
     assert rows[4].startswith("mine,a,touchy,0.003,0.1,0.85")
     ((name, figure),) = figures_of(experiment)

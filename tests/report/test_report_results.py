@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from kasync.errors import UserError
+from kasync.experiments.store import run_in
 from kasync.report import results as reading
-from kasync.report import runs, write
-from kasync.report.series import band, during, evaluations
+from kasync.report import write
+from kasync.report.numbers import band, during, evaluations
 
 
 def digest(folder):
@@ -43,7 +44,7 @@ def test_a_report_only_reads_the_results(small, tmp_path):
 
 def test_a_run_folder_and_a_folder_of_runs_are_read_as_well(small, experiments):
     line = experiments["staleness-quick"].lines[0]
-    alone = reading.read(line.runs[0].folder).experiments[0]
+    alone = reading.read(small / "runs" / line.runs[0].key).experiments[0]
     assert [each.values("final_accuracy") for each in alone.lines] == [{0: line.values("final_accuracy")[0]}]
     together = reading.read(small / "runs").experiments[0]
     assert sum(len(each.runs) for each in together.lines) == len(list((small / "runs").iterdir()))
@@ -52,8 +53,8 @@ def test_a_run_folder_and_a_folder_of_runs_are_read_as_well(small, experiments):
 def test_a_planned_run_that_has_not_begun_is_no_error(small, tmp_path):
     folder = tmp_path / "results"
     shutil.copytree(small, folder)
-    gone = reading.read(folder).experiments[2].lines[0].runs[1].folder
-    shutil.rmtree(gone)
+    gone = reading.read(folder).experiments[2].lines[0].runs[1].key
+    shutil.rmtree(folder / "runs" / gone)
     experiment = reading.read(folder).experiments[2]
     assert experiment.counts == (19, 20)
     assert len(experiment.lines[0].finished) == 1
@@ -65,8 +66,12 @@ def test_a_planned_run_that_has_not_begun_is_no_error(small, tmp_path):
     [
         (lambda path: None, "does not exist"),
         (lambda path: path.write_text("x"), "is not a folder"),
-        (lambda path: path.mkdir(), "neither experiments/ nor run.toml"),
-        (lambda path: (path / "mnist" / "experiments").mkdir(parents=True), "mnist does"),
+        (lambda path: path.mkdir(), "neither experiments.json nor run.toml"),
+        (
+            lambda path: ((path / "mnist").mkdir(parents=True), (path / "mnist" / "experiments.json").touch()),
+            "mnist does",
+        ),
+        (lambda path: (path / "experiments").mkdir(parents=True), "kasync results pack"),
     ],
 )
 def test_a_folder_that_holds_no_results_is_refused_in_one_sentence(tmp_path, make, words):
@@ -91,24 +96,14 @@ def test_a_damaged_file_is_named(small, tmp_path, name, content):
     shutil.copytree(next((small / "runs").glob("*wkafl*")), folder)
     (folder / name).write_text(content)
     with pytest.raises(UserError, match=name):
-        runs.read(folder)
+        run_in(folder)
 
 
-@pytest.mark.parametrize("change", [{"format": "other"}, {"version": 2}, {"cells": [{}]}, {"tasks": None}])
-def test_a_list_of_cells_that_is_none_is_named(tmp_path, small, change):
-    source = small / "experiments" / "staleness-quick.json"
-    (tmp_path / "experiments").mkdir()
-    (tmp_path / "experiments" / source.name).write_text(json.dumps(json.loads(source.read_text()) | change))
-    with pytest.raises(UserError, match=r"staleness-quick\.json"):
-        reading.read(tmp_path)
-
-
-def test_a_run_outside_the_results_folder_is_not_read(tmp_path, small):
-    table = json.loads((small / "experiments" / "staleness-quick.json").read_text())
-    table["cells"][0]["run"] = "../elsewhere"
-    (tmp_path / "experiments").mkdir()
-    (tmp_path / "experiments" / "staleness-quick.json").write_text(json.dumps(table))
-    with pytest.raises(UserError, match="lies elsewhere"):
+@pytest.mark.parametrize("change", [{"format": "other"}, {"version": 1}, {"experiments": {"x": {"tasks": []}}}])
+def test_a_list_of_experiments_that_is_none_is_named(tmp_path, small, change):
+    table = json.loads((small / "experiments.json").read_text())
+    (tmp_path / "experiments.json").write_text(json.dumps(table | change))
+    with pytest.raises(UserError, match=r"experiments\.json"):
         reading.read(tmp_path)
 
 
@@ -133,6 +128,15 @@ def test_curves_on_different_axes_are_compared_only_where_both_are_known():
     np.testing.assert_allclose(found.x, [0, 2, 4])
     np.testing.assert_allclose(found.mean, [0, 3, 6])  # 0 | (2 + 4) / 2 | 6
     assert np.isnan(found.low[[0, 2]]).all()
+
+
+def test_finished_curves_on_different_axes_are_shown_where_all_of_them_are():
+    first = np.array([1.0, 2.0, 100.0]), np.array([0.0, 1.0, 99.0])
+    second = np.array([2.0, 10.0, 50.0]), np.array([3.0, 11.0, 51.0])
+    found = band([first, second], common=True)
+    assert (found.x[0], found.x[-1]) == (2, 50)
+    np.testing.assert_allclose(found.mean, found.x)  # (x - 1 + x + 1) / 2
+    assert np.isfinite(found.low).all()
 
 
 def test_a_long_curve_is_thinned_by_averaging():

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from kasync.errors import UserError
-from kasync.report.serving import serve, server
+from kasync.report.page import serve, server
 
 
 @pytest.fixture(scope="module")

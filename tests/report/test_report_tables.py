@@ -6,11 +6,12 @@ import io
 import numpy as np
 import pytest
 
-from kasync.experiments import catalogue, grid
+from kasync.experiments import experiment as catalogue
+from kasync.experiments.store import Store, run_in
 from kasync.report import results as reading
-from kasync.report import sheets
-from kasync.report.intervals import Estimate
+from kasync.report import tables as sheets
 from kasync.report.tables import difference, markdown, number, sections
+from kasync.statistics import Estimate
 
 PRINTED = {  # a few of each table of the paper
     "staleness": (".9734", ".9620", ".9319", ".8753", ".4433", ".2029"),
@@ -24,9 +25,8 @@ def cells_of(text):
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_the_papers_numbers_stand_in_the_table_before_a_single_run_is_made(tmp_path, name):
-    experiment = catalogue.load(name)
-    cells = experiment.cells("full", range(1))
-    grid.record(tmp_path, experiment.entry("full"), cells)
+    experiment = catalogue.load(name, "full")
+    Store(tmp_path).record(experiment.key, experiment.record(), [cell.record() for cell in experiment.cells(range(1))])
     text = markdown(reading.read(tmp_path))
     for printed in PRINTED[name]:
         assert f"| 0{printed} |" in text
@@ -85,9 +85,7 @@ def test_the_sheets_hold_every_number_of_every_run(small):
 
 
 def runs_summary(folder, name):
-    from kasync.report import runs
-
-    return runs.read(folder / "runs" / name).summary
+    return run_in(folder / "runs" / name).summary
 
 
 def test_appendix_d_stands_beside_what_was_found(experiments):

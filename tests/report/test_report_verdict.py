@@ -6,16 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kasync.report import matrices, sheets
-from kasync.report.results import Contender, Experiment, Line, Results, Task
-from kasync.report.runs import Run
+from kasync.experiments.experiment import Contender, Experiment, Task
+from kasync.experiments.store import Run
+from kasync.report import tables
+from kasync.report.numbers import standings, verdicts
+from kasync.report.results import Findings, Line, Results
 from kasync.report.tables import sections
-from kasync.report.verdict import standings, verdicts
 
 STEPS = np.array([10.0, 20.0, 30.0])
 RULES = [Contender(label, label, label.upper()) for label in ("ours", "theirs", "weak", "fresh")]
 TITLES = {"a": "small, even", "b": "small, uneven", "c": "large, even", "d": "large, uneven"}
-TASKS = [Task(name, f"Data, {title}", "Data") for name, title in TITLES.items()]
+TASKS = [
+    Task(name, title, "Data", axes=dict(zip(("size", "speeds"), title.split(", "), strict=True)))
+    for name, title in TITLES.items()
+]
 FINAL = {  # task -> rule -> final accuracy by seed
     "a": {"ours": (0.80, 0.82, 0.81), "theirs": (0.70, 0.72, 0.71), "weak": (0.2, 0.2, 0.2), "fresh": (0.9, 0.9, 0.9)},
     "b": {"ours": (0.60, 0.64, 0.62), "theirs": (0.61, 0.65, 0.63), "weak": (0.3, 0.3, 0.3), "fresh": (0.8, 0.8, 0.8)},
@@ -29,18 +33,22 @@ def run(final: float, lr: float = 0.1) -> Run:
     accuracy = np.array([final / 2, final, final])
     rows = {"step": STEPS, "time": STEPS, "updates": STEPS, "accuracy": accuracy}
     summary = {"final_accuracy": final, "stability": final / 100}
-    return Run(Path("nowhere"), {"rule": {"kind": "x", "lr": lr}, "steps": 30}, rows, {}, summary)
+    return Run(f"{final}-{lr}", {"rule": {"kind": "kasync_sgd", "lr": lr}, "steps": 30}, {}, rows, {}, summary)
+
+
+def found(tasks, rules, lines) -> Findings:
+    return Findings("mine", Experiment("mine", "Mine", rules, tasks), lines)
 
 
 @pytest.fixture
-def experiment() -> Experiment:
+def experiment() -> Findings:
     lines = [
         Line(task, rule, "none" if rule.label == "fresh" else "true", dict(enumerate(map(run, values))))
         for task in TASKS
         for rule in RULES
         if (values := FINAL[task.name].get(rule.label))
     ]
-    return Experiment("mine", "Mine", TASKS, RULES, lines)
+    return found(TASKS, RULES, lines)
 
 
 def standing(experiment, task, label):
@@ -108,9 +116,29 @@ def test_the_tables_mark_the_best_and_what_is_as_good(experiment):
         assert len({row.count("|") for row in block.splitlines()}) == 1
 
 
+def test_many_comparisons_are_bold_only_where_their_number_is_corrected_for(experiment):
+    from kasync.report import tables
+    from kasync.statistics import holm
+
+    corrected = tables._corrected(experiment, experiment.rules[0])
+    compared = {rule.label for rule in experiment.rules[1:] if rule.label != "fresh"}
+    assert {rule for _, rule in corrected} == compared  # the limit does not compete
+    raw = []
+    for task, rule in corrected:
+        ours, theirs = (
+            next(line for line in experiment.lines if line.task.name == task and line.rule.label == label)
+            for label in (experiment.rules[0].label, rule)
+        )
+        gaps = tables.differences_by_seed(tables.ACCURACY.by_seed(ours), tables.ACCURACY.by_seed(theirs))
+        raw.append(tables.p_value(gaps))
+    assert list(corrected.values()) == pytest.approx(holm(raw))
+    text = "\n\n".join(sections(experiment))
+    assert f"(bold: significant by Holm's correction over {len(corrected)} comparisons)" in text
+
+
 def test_without_a_limit_nothing_is_measured_against_it(experiment):
     lines = [line for line in experiment.lines if line.rule.label != "fresh"]
-    text = "\n\n".join(sections(replace(experiment, lines=lines, rules=RULES[:3])))
+    text = "\n\n".join(sections(found(TASKS, RULES[:3], lines)))
     assert "verdict over 4 tasks" in text
     assert "limit" not in text
     assert "without staleness" not in text
@@ -118,7 +146,7 @@ def test_without_a_limit_nothing_is_measured_against_it(experiment):
 
 def test_a_rule_alone_competes_with_nobody(experiment):
     lines = [line for line in experiment.lines if line.rule is RULES[0]]
-    text = "\n\n".join(sections(replace(experiment, lines=lines, rules=RULES[:1])))
+    text = "\n\n".join(sections(found(TASKS, RULES[:1], lines)))
     assert "final accuracy" in text
     assert "verdict" not in text
     assert "minus" not in text
@@ -128,14 +156,12 @@ def test_groups_of_several_tasks_have_a_verdict_each_and_one_is_over_everything(
     tasks = [replace(task, group="Other" if task.name == "d" else "Data") for task in TASKS]
     moved = dict(zip(TITLES, tasks, strict=True))
     lines = [replace(line, task=moved[line.task.name]) for line in experiment.lines]
-    heads = [
-        text.splitlines()[0] for text in sections(replace(experiment, tasks=tasks, lines=lines)) if "verdict" in text
-    ]
+    heads = [text.splitlines()[0] for text in sections(found(tasks, RULES, lines)) if "verdict" in text]
     assert heads == [f"### {name}: verdict over {n} tasks" for name, n in (("Everything", 4), ("Data", 3))]
 
 
 def test_the_sheet_says_the_same(experiment):
-    rows = sheets.standing(Results(Path("nowhere"), [experiment])).splitlines()
+    rows = tables.standing(Results(Path("nowhere"), [experiment])).splitlines()
     assert len(rows) == 1 + 15
     names = rows[0].split(",")
     ours = dict(zip(names, next(row for row in rows if row.startswith("mine,c,ours")).split(","), strict=True))
@@ -144,19 +170,15 @@ def test_the_sheet_says_the_same(experiment):
     assert (ours["best"], ours["within"], ours["ahead"], ours["seeds_there"]) == ("0", "0", "0", "0")
 
 
-def test_a_title_is_shown_without_its_group():
-    assert matrices.short_title(TASKS[0]) == "small, even"
-    assert matrices.short_title(Task("x", "Data, small")) == "Data, small"
-
-
-def test_the_overview_has_what_varies_first_along_x_and_the_rest_as_panels(experiment):
-    from kasync.report.figures.overview import overview
+def test_the_overview_has_a_row_for_each_rule_a_marker_for_each_value_and_the_rest_as_panels(experiment):
+    from kasync.report.figures import overview
 
     figure = overview(experiment, TASKS)
     assert [panel.get_title() for panel in figure.axes] == ["even", "uneven"]
-    assert [[tick.get_text() for tick in panel.get_xticklabels()] for panel in figure.axes] == [["small", "large"]] * 2
+    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["OURS", "THEIRS", "WEAK", "FRESH"]
+    for panel in figure.axes:
+        assert {round(float(line.get_ydata()[0]), 9) for line in panel.lines} <= {0.0, 1.0, 2.0, 3.0}  # no offsets
+    assert len({panel.get_xlim() for panel in figure.axes}) == 1
     (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["OURS", "THEIRS", "WEAK", "FRESH"]
-    widths = [line.get_linewidth() for line in figure.axes[0].lines if len(line.get_xdata()) == 2]
-    assert widths[0] == max(widths) > widths[-1]
+    assert [text.get_text() for text in legend.get_texts()] == ["small", "large"]
     assert overview(experiment, TASKS[:3]) is None

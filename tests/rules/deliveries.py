@@ -64,3 +64,8 @@ def taken(arrivals: Arrivals, index: Tensor) -> Arrivals:
 def own_gradient(params: Tensor) -> Tensor:
     """[D] the gradient a server sees on a few samples of its own: here, of a bowl."""
     return 0.5 * params + torch.linspace(-1.0, 1.5, len(params), dtype=params.dtype, device=params.device)
+
+
+def drawn_gradient(params: Tensor, step: Tensor) -> Tensor:
+    """[D] the same on samples that are others in every step."""
+    return own_gradient(params) * (1.5 + torch.sin(1.0 + step.to(params) * torch.arange(len(params)).to(params)))

@@ -11,23 +11,25 @@ from torch import Tensor
 
 from kasync import Arrivals
 
-OwnGradient = Callable[[Tensor], Tensor]
+OwnGradient = Callable[..., Tensor]
 
 
 class Zeno:
-    """Rescale to |v|, accept by score, follow the accepted; v is computed anew after every k accepted updates."""
+    """Rescale to |v|, accept by score, follow the accepted; v anew before every candidate while accepted % k == 0."""
+
+    draws = False  # whether the server's gradient is on other samples in every step
 
     def __init__(
         self, lr: float, server_gradient: OwnGradient, scale: float, penalty: float, slack: float, refresh_every: int
     ) -> None:
         self.lr, self.own, self.gamma, self.rho, self.epsilon = lr, server_gradient, scale, penalty, slack
-        self.k, self.since, self.v = refresh_every, 0, None
+        self.k, self.accepted, self.v, self.step = refresh_every, 0, None, 0
         self.decisions: list[bool] = []
 
     def move(self, params: Tensor, arrivals: Arrivals) -> Tensor:
-        if self.v is None or self.since == self.k:
-            self.v, self.since = self.own(params), 0
-        accepted = []
+        if self.accepted % self.k == 0:
+            self.v = self.own(params, torch.tensor(self.step)) if self.draws else self.own(params)
+        accepted, self.step = [], self.step + 1
         for gradient in rows(arrivals):
             norm = float(gradient.norm())
             g = gradient * (float(self.v.norm()) / norm) if norm > 0 else gradient
@@ -36,8 +38,14 @@ class Zeno:
             accepted += [g] if good else []
         if not accepted:
             return torch.zeros_like(params)
-        self.since += 1
+        self.accepted += 1
         return -self.lr * mean(accepted)
+
+
+class DrawingZeno(Zeno):
+    """The same with other samples for every v."""
+
+    draws = True
 
 
 class Krum:

@@ -66,16 +66,6 @@ def delay_adaptive(lr: float, concurrency: float) -> Weighing:
     return Weighing(lr, lambda tau, m: [1 / len(tau) * (1 if t <= concurrency else concurrency / t) for t in tau])
 
 
-def ringmaster(lr: float, max_staleness: float) -> Weighing:
-    """Only what is fresher than the threshold counts; if nothing is, the server stays where it is."""
-
-    def weights(tau: list[float], m: list[float]) -> list[float]:
-        fresh = [t < max_staleness for t in tau]
-        return [ok / max(sum(fresh), 1) for ok in fresh]
-
-    return Weighing(lr, weights)
-
-
 class FedAsync:
     """x <- (1 - alpha_t) x + alpha_t x_new with alpha_t = alpha s(t - tau); K at a time, the mean of the K results."""
 
@@ -104,8 +94,10 @@ def hinge(tau: float) -> float:
 class Fadas:
     """m, v and the running maximum of v, without bias correction; a shorter step when somebody is late."""
 
-    def __init__(self, lr: float, patience: float, betas: tuple[float, float], eps: float) -> None:
-        self.lr, self.patience, self.betas, self.eps = lr, patience, betas, eps
+    def __init__(
+        self, lr: float, patience: float, betas: tuple[float, float], eps: float, scaled: bool = False
+    ) -> None:
+        self.lr, self.patience, self.betas, self.eps, self.scaled = lr, patience, betas, eps, scaled
         self.m = self.v = self.top = torch.zeros(())
 
     def move(self, params: Tensor, arrivals: Arrivals) -> Tensor:
@@ -114,5 +106,6 @@ class Fadas:
         self.v = self.betas[1] * self.v + (1 - self.betas[1]) * update**2
         self.top = torch.maximum(self.top.expand_as(self.v), self.v)
         latest = max(ages(arrivals))
-        lr = self.lr if latest <= self.patience else min(self.lr, 1 / latest)
+        late = self.lr / latest if self.scaled and latest > 0 else min(self.lr, 1 / max(latest, 1))
+        lr = self.lr if latest <= self.patience else late
         return lr * self.m / (self.top.sqrt() + self.eps)

@@ -27,11 +27,13 @@ class PlainWkafl:
         selects: bool = True,
         heeds_staleness: bool = True,
         heeds_non_iidness: bool = True,
+        as_coded: bool = False,
     ) -> None:
         self.eta_0, self.CB, self.beta, self.sim_min = lr, max_norm, sharpness, threshold
         self.B, self.epsilon, self.gamma = ratio, loss_threshold, lr_decay
         self.alpha = momentum if heeds_non_iidness else 0.0
         self.remember, self.selects, self.heeds_staleness = remember, selects, heeds_staleness
+        self.as_coded = as_coded  # a_i in the selection's weights, no stage two, staleness from 1
         self.previous: Tensor | None = None  # [D] the estimate (or aggregate) of the previous update
         self.stage = 1
         self.weights: list[float] = []
@@ -41,7 +43,7 @@ class PlainWkafl:
     def move(self, params: Tensor, arrivals: Arrivals) -> Tensor:
         """[D] what this update adds to the parameters."""
         k = len(arrivals)
-        tau = [float(value) for value in arrivals.staleness]
+        tau = [float(value) + self.as_coded for value in arrivals.staleness]
 
         clipped = []  # gc_i, each [D]
         for i in range(k):
@@ -61,7 +63,7 @@ class PlainWkafl:
             lengths = float(clipped[i].norm() * estimate.norm())
             self.similarities.append(float(clipped[i] @ estimate) / lengths if lengths > 0 else 0.0)
 
-        if sum(float(loss) for loss in arrivals.losses) / k <= self.epsilon:
+        if not self.as_coded and sum(float(loss) for loss in arrivals.losses) / k <= self.epsilon:
             self.stage = 2
         if self.stage == 2:
             for i in range(k):
@@ -72,6 +74,9 @@ class PlainWkafl:
 
         if self.selects:
             p = [math.exp(self.beta * sim) if sim >= self.sim_min else 0.0 for sim in self.similarities]
+            if self.as_coded:
+                passing = [tau[i] for i in range(k) if p[i] > 0]  # else all weights would vanish together
+                p = [p[i] * (math.e / 2) ** -(tau[i] - min(passing)) if p[i] > 0 else 0.0 for i in range(k)]
         else:
             p = a
         if sum(p) > 0:

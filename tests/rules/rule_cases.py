@@ -8,11 +8,12 @@ from __future__ import annotations
 from math import inf
 
 import plain_distrusting as distrusting
+import plain_newer as newer
 import plain_remembering as remembering
 import plain_weighing as weighing
 import pytest
 import torch
-from deliveries import CLIENTS, LAYERS, LENGTH, deliver, generator, own_gradient
+from deliveries import CLIENTS, LAYERS, LENGTH, deliver, drawn_gradient, generator, own_gradient
 from plain_wkafl import PlainWkafl
 
 from kasync import Rule, ServerState, discounts, rules
@@ -32,6 +33,11 @@ FADAS = {"lr": 0.5, "patience": 3.0, "betas": (0.9, 0.99), "eps": 1e-8}
 
 CASES = {  # name: rule, its settings, the plain loop
     "wkafl": ("wkafl", WKAFL, PlainWkafl(**WKAFL)),
+    "wkafl_as_coded": (
+        "wkafl_as_coded",
+        {name: value for name, value in WKAFL.items() if name not in ("ratio", "loss_threshold")},
+        PlainWkafl(**WKAFL, remember="aggregate", as_coded=True),
+    ),
     "kasync_sgd": ("kasync_sgd", {"lr": 0.1}, weighing.kasync_sgd(0.1)),
     "twafl": ("twafl", {"lr": 0.1}, weighing.twafl(0.1)),
     "twafl as printed": ("twafl", {"lr": 0.1, "normalize": False}, weighing.twafl(0.1, normalize=False)),
@@ -39,7 +45,7 @@ CASES = {  # name: rule, its settings, the plain loop
     "fedbuff": ("fedbuff", {"lr": 0.1}, weighing.fedbuff(0.1)),
     "fedbuff, another power": ("fedbuff", {"lr": 0.1, "power": 2.0}, weighing.fedbuff(0.1, 2.0)),
     "delay_adaptive": ("delay_adaptive", {"lr": 0.1, "concurrency": 3.0}, weighing.delay_adaptive(0.1, 3.0)),
-    "ringmaster": ("ringmaster", {"lr": 0.1, "max_staleness": 5}, weighing.ringmaster(0.1, 5)),
+    "ringmaster": ("ringmaster", {"lr": 0.1, "max_staleness": 5}, newer.Ringmaster(0.1, 5)),
     "fedasync": ("fedasync", {"mixing": 0.6}, weighing.FedAsync(0.6, weighing.polynomial)),
     "fedasync, hinge": (
         "fedasync",
@@ -52,6 +58,40 @@ CASES = {  # name: rule, its settings, the plain loop
         weighing.FedAsync(0.6, lambda tau: 1.0),
     ),
     "fadas": ("fadas", FADAS, weighing.Fadas(**FADAS)),
+    "fadas, scaled": ("fadas", FADAS | {"scaled": True}, weighing.Fadas(**FADAS, scaled=True)),
+    "fedstale": ("fedstale", {"lr": 0.1, "clients": CLIENTS, "trust": 0.3}, newer.FedStale(0.1, CLIENTS, 0.3)),
+    "area": ("area", {"clients": CLIENTS}, newer.Area(CLIENTS)),
+    "fedfa": ("fedfa", {"queue": 60}, newer.FedFa(60)),
+    "rescaled_asgd": ("rescaled_asgd", {"lr": 0.1, "clients": CLIENTS}, newer.RescaledAsgd(0.1)),
+    "asyncfeded": ("asyncfeded", {"lr": 0.1, "softness": 0.5}, newer.AsyncFedEd(0.1, 0.5)),
+    "port": ("port", {"lr": 0.1}, newer.Port(0.1)),
+    "gap_aware": ("gap_aware", {"lr": 0.1, "decay": 0.9}, newer.GapAware(0.1, 0.9)),
+    "dc_asgd": ("dc_asgd", {"lr": 0.1}, newer.DcAsgd(0.1)),
+    "dc_asgd, adaptive": (
+        "dc_asgd",
+        {"lr": 0.1, "compensation": 2.0, "decay": 0.95},
+        newer.DcAsgd(0.1, 2.0, 0.95),
+    ),
+    "momentum_approximation": (
+        "momentum_approximation",
+        {"lr": 0.1, "power": 0.5},
+        newer.MomentumApproximation(0.1, power=0.5),
+    ),
+    "momentum_look_ahead": ("momentum_look_ahead", {"lr": 0.1}, newer.MomentumLookAhead(0.1)),
+    "delayed_nesterov": ("delayed_nesterov", {"lr": 0.1, "every": 3}, newer.DelayedNesterov(0.1, n=3)),
+    "delayed_nesterov, shared": (
+        "delayed_nesterov",
+        {"lr": 0.1, "every": 3, "share": 0.2},
+        newer.DelayedNesterov(0.1, n=3, c=0.2),
+    ),
+    "fedavgm": ("fedavgm", {"lr": 0.1}, newer.FedAvgM(0.1)),
+    "fedadam": ("fedadam", {"lr": 0.1}, newer.FedAdam(0.1, (0.9, 0.99), 1e-3)),
+    "fedyogi": ("fedyogi", {"lr": 0.1}, newer.FedAdam(0.1, (0.9, 0.99), 1e-3, yogi=True)),
+    "ringmaster_lmo": (
+        "ringmaster_lmo",
+        {"lr": 0.1, "max_staleness": 5},
+        newer.Ringmaster(0.1, 5, 0.95, LAYERS),
+    ),
     "gsgm": ("gsgm", {"lr": 0.1, "momentum": 0.5, "clients": 12}, remembering.Gsgm(0.1, 0.5, 12)),
     "gsgm, clients left over": ("gsgm", {"lr": 0.1, "momentum": 0.5, "clients": 18}, remembering.Gsgm(0.1, 0.5, 18)),
     "ca2fl": ("ca2fl", {"lr": 0.1, "clients": CLIENTS}, remembering.Ca2fl(0.1, CLIENTS)),
@@ -72,6 +112,11 @@ CASES = {  # name: rule, its settings, the plain loop
     ),
     "zeno": ("zeno", ZENO | {"refresh_every": 3}, distrusting.Zeno(**ZENO, refresh_every=3)),
     "zeno, always fresh": ("zeno", ZENO | {"refresh_every": 1}, distrusting.Zeno(**ZENO, refresh_every=1)),
+    "zeno, other samples in every step": (
+        "zeno",
+        ZENO | {"server_gradient": drawn_gradient, "refresh_every": 2},
+        distrusting.DrawingZeno(**ZENO | {"server_gradient": drawn_gradient}, refresh_every=2),
+    ),
     "krum": ("krum", {"lr": 0.1, "byzantine": 1}, distrusting.Krum(0.1, 1)),
     "geometric_median": ("geometric_median", {"lr": 0.1}, distrusting.GeometricMedian(0.1)),
     "fltrust": ("fltrust", {"lr": 0.1, "server_gradient": own_gradient}, distrusting.FlTrust(0.1, own_gradient)),

@@ -8,18 +8,20 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kasync import Arrivals, Part, Rule, ServerState, Step, discounts, parts
+from kasync import Arrivals, Part, Rule, ServerState, Step, discounts, parts, timelines
 
-EAST, NORTH = [1.0, 0.0], [0.0, 1.0]
+EAST, NORTH, WEST = [1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]
 
 
 def numbers(values) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def do(*chain: Part, rows, staleness=None, memory=None, params=(0.0, 0.0), lr=1.0, **more) -> tuple[ServerState, Step]:
-    """One step of a rule of these parts, for a server that remembers this."""
-    rule = Rule("these parts", lr, chain)
+def do(
+    *chain: Part, rows, staleness=None, memory=None, params=(0.0, 0.0), lr=1.0, known=None, **more
+) -> tuple[ServerState, Step]:
+    """One step of a rule of these parts, for a server that remembers this and knows so many clients."""
+    rule = Rule("these parts", lr, chain, clients=known)
     server = rule.prepared(ServerState.initial(numbers(params)))
     remembered = {name: numbers(value) if isinstance(value, list) else value for name, value in (memory or {}).items()}
     server = ServerState(server.params, server.step, {**server.memory, **remembered})
@@ -53,7 +55,7 @@ def test_what_a_step_was_asked_of_one_row_it_does_not_say_of_another():
 
 
 def test_momentum_is_added_to_every_gradient():
-    assert moved(parts.AddMomentum(0.5), rows=[EAST, NORTH], memory={"momentum": [2.0, 4.0]}) == [1.5, 2.5]
+    assert moved(parts.AddMomentum(0.5), rows=[EAST, NORTH], memory={"AddMomentum.momentum": [2.0, 4.0]}) == [1.5, 2.5]
 
 
 @pytest.mark.parametrize(("what", "kept"), [("estimate", [0.5, 0.5]), ("aggregate", [1.0, 0.0])])
@@ -62,8 +64,8 @@ def test_the_estimate_or_the_aggregate_is_remembered(what, kept):
         def __call__(self, step: Step) -> Step:
             return replace(step, estimate=step.direction).weighed(numbers([1.0, 0.0]))
 
-    server, _ = do(EstimateTheMean(), parts.Remember(what), rows=[EAST, NORTH])
-    assert server.memory["momentum"].tolist() == kept
+    server, _ = do(parts.AddMomentum(0.5, what), EstimateTheMean(), rows=[EAST, NORTH])
+    assert server.memory["AddMomentum.momentum"].tolist() == kept
 
 
 def test_a_long_gradient_is_shortened_and_a_short_one_is_not():
@@ -180,28 +182,28 @@ def test_half_mixing_ends_half_way_to_the_trained_model():
 
 
 def test_a_round_of_gsgm_ends_when_too_few_clients_are_left():
-    part, server = parts.AddRoundMomentum(0.5, clients=5), ServerState.initial(numbers([0.0]))
-    rule, means = Rule("gsgm", 1.0, (part,)), []
+    server = ServerState.initial(numbers([0.0]))
+    rule, means = Rule("gsgm", 1.0, (parts.AddRoundMomentum(0.5),), clients=5), []
     for row in (2.0, 4.0, 1.0, 1.0):
         server, _ = rule(server, Arrivals(numbers([[row], [row]]), [0, 0]))
-        means.append(float(server.memory["round_mean"]))
+        means.append(float(server.memory["AddRoundMomentum.mean"]))
     assert means == [0.0, 3.0, 3.0, 2.5]  # 2 and 4; then 1 + 3/2 twice
 
 
 def test_calibration_replaces_only_what_is_new():
-    rule, server = Rule("ca2fl", 1.0, (parts.Calibrate(clients=2),)), ServerState.initial(numbers([0.0]))
+    rule, server = Rule("ca2fl", 1.0, (parts.Calibrate(),), clients=2), ServerState.initial(numbers([0.0]))
     ways = []
     for row, client in ((4.0, 0), (2.0, 1), (6.0, 0)):
         after, _ = rule(server, Arrivals(numbers([[row]]), [0], clients=[client]))
         ways.append(float(server.params - after.params))
         server = after
     assert ways == [4.0, 4.0, 5.0]  # 0 + 4 - 0;  4/2 + 2 - 0;  (4+2)/2 + 6 - 4
-    assert server.memory["last"][:2].tolist() == [[6.0], [2.0]]
+    assert server.memory["Calibrate.last"][:2].tolist() == [[6.0], [2.0]]
 
 
 def test_everyones_latest_gradient_counts_and_an_old_one_is_forgotten():
     for max_staleness, last in ((None, 3.0), (1, 4.0)):
-        rule = Rule("ace", 1.0, (parts.AverageEveryone(3, max_staleness),))
+        rule = Rule("ace", 1.0, (parts.AverageEveryone(max_staleness),), clients=3)
         server = ServerState.initial(numbers([0.0]))
         for row, client in ((1.0, 0), (3.0, 1), (5.0, 2)):
             before = server.params
@@ -210,12 +212,12 @@ def test_everyones_latest_gradient_counts_and_an_old_one_is_forgotten():
 
 
 def test_a_gradient_older_than_the_server_is_still_somebodys_latest():
-    server, _ = do(parts.AverageEveryone(3), rows=[[4.0, 0.0]], staleness=[10**6], clients=[1])
+    server, _ = do(parts.AverageEveryone(), known=3, rows=[[4.0, 0.0]], staleness=[10**6], clients=[1])
     assert server.params.tolist() == [-4.0, 0.0]
 
 
 def test_ringleader_waits_for_everyone_then_updates_once_for_each():
-    rule, server = Rule("ringleader", 1.0, (parts.AverageRounds(2),)), ServerState.initial(numbers([0.0]))
+    rule, server = Rule("ringleader", 1.0, (parts.AverageRounds(),), clients=2), ServerState.initial(numbers([0.0]))
     ways = []
     for row, client in ((2.0, 0), (4.0, 0), (5.0, 1), (7.0, 1), (6.0, 0), (1.0, 0)):
         after, _ = rule(server, Arrivals(numbers([[row]]), [0], clients=[client]))
@@ -242,7 +244,7 @@ def test_the_median_of_three_in_a_row_is_the_middle_one():
 
 def test_centered_clipping_pulls_by_at_most_the_radius_each():
     server, _ = do(parts.CenterAndClip(2.0), rows=[[1.0, 0.0], [100.0, 0.0]])
-    assert server.memory["center"].tolist() == [1.5, 0.0]  # (1 + 2) / 2
+    assert server.memory["CenterAndClip.center"].tolist() == [1.5, 0.0]  # (1 + 2) / 2
     assert (-server.params).tolist() == [1.5, 0.0]
 
 
@@ -267,3 +269,36 @@ def test_zeno_accepts_by_score_and_rescales():
     server, step = do(part, rows=[EAST, NORTH])  # scores 4 - 0.4 and 0 - 0.4
     assert step.weights.tolist() == [1.0, 0.0]
     assert (-server.params).tolist() == pytest.approx([2.0, 0.0])
+
+
+def test_zenos_server_gradient_is_taken_only_where_it_is_due_and_again_after_a_refusal():
+    taken = []
+
+    def towards(params, step):
+        taken.append(int(step))
+        return torch.tensor([2.0, 0.0] if int(step) != 1 else [0.0, 2.0])
+
+    part = parts.AcceptByScore(towards, scale=1.0, penalty=0.1, slack=0.0, refresh_every=2)
+    rule, server = Rule("zeno", 1.0, (part,)), ServerState.initial(torch.zeros(2))
+    accepted = []
+    for rows in ([NORTH], [EAST], [EAST], [EAST], [EAST], [WEST], [EAST]):
+        server, step = rule(server, Arrivals(torch.tensor(rows), [0]))
+        accepted.append(float(step.weights))
+    # refused by the first v and by the second, accepted by the third, by the same once more, by a new one ...
+    assert accepted == [0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0]
+    assert taken == [0, 1, 2, 4]
+    assert int(server.memory["AcceptByScore.accepted"]) == 4
+
+
+def test_ringmaster_ignores_two_fifths_where_counting_every_step_would_ignore_three():
+    """200 clients one at a time, bound 100: .42 of the work is ignored by the paper's clock of accepted updates."""
+    timeline = timelines.uniform(clients=200, k=1, steps=2000, seed=1)
+    rule, server, ignored, older = Rule("ringmaster", 0.1, (parts.DropStale(100),)), None, 0, 0
+    server = ServerState.initial(torch.zeros(1))
+    for number, (version,) in enumerate(timeline.versions.tolist()):
+        server, step = rule.advance(server, Arrivals(torch.ones(1, 1), [number - version]))
+        if number >= 800:
+            ignored += float(step.weights.sum()) == 0.0
+            older += number - version >= 100
+    assert ignored / 1200 == pytest.approx(0.42, abs=0.03)
+    assert older / 1200 == pytest.approx(0.60, abs=0.03)

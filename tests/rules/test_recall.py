@@ -113,7 +113,7 @@ def test_nothing_is_forgotten_while_the_model_stands_still():
     trust = []
     for _ in range(6):  # the schedule ends after two more
         server, _ = rule(server, deliver(random, 1))
-        trust.append(float(server.memory["halvings"]))
+        trust.append(float(server.memory["Recall.halvings"]))
     assert trust[0] < trust[1] == trust[2] == trust[-1]
 
 
@@ -216,7 +216,7 @@ def test_half_precision_costs_a_hundredth_of_a_step_and_half_the_memory(seed):
         for arrivals in deliveries:
             server, _ = rule(server, arrivals)
         ends.append(server)
-    assert ends[1].memory["last"].element_size() == 2
+    assert ends[1].memory["Recall.last"].element_size() == 2
     path = sum(0.1 * float(arrivals.gradients.norm(dim=1).mean()) for arrivals in deliveries)
     assert float((ends[0].params - ends[1].params).norm()) < 0.01 * path
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from kasync import Arrivals, Rule, ServerState, rules
 
-with_tables = pytest.mark.parametrize("case", [case for case in CASES if make(case).table_rows])
+with_tables = pytest.mark.parametrize("case", [case for case in CASES if make(case).table_clients])
+ROUND = "AddRoundMomentum.delivered"
 SOUND = torch.tensor([0, 2, 3])  # the second of four deliveries is the broken one
 
 
@@ -75,7 +76,7 @@ def only_sound_counts(rule: Rule, server: ServerState, broken: Arrivals, sound: 
     assert not step.skipped
     assert float(step.weights[1]) == 0.0
     if rule.name == "gsgm":
-        expected = replace(expected, memory={**expected.memory, "round_delivered": after.memory["round_delivered"]})
+        expected = replace(expected, memory={**expected.memory, ROUND: after.memory[ROUND]})
     equal(after, expected, rtol=1e-12, atol=1e-14)
 
 
@@ -127,7 +128,7 @@ def test_a_rule_with_a_table_must_be_told_who_delivered(case):
         make(case)(ServerState.initial(torch.zeros(LENGTH)), replace(deliver(generator(1)), clients=None))
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if not make(case).table_rows])
+@pytest.mark.parametrize("case", [case for case in CASES if not make(case).table_clients])
 def test_a_rule_without_a_table_does_not_ask_who_delivered(case):
     rule, arrivals = make(case), deliver(generator(1))
     anonymous, _ = rule(started(rule), replace(arrivals, clients=None))
@@ -159,7 +160,7 @@ def test_a_broken_delivery_cannot_pass_for_one_that_agrees():
     """With momentum, what is left of a gradient that is not a number points along the past."""
     rule = rules.wkafl(1.0, momentum=0.1, threshold=0.9)
     past = torch.tensor([10.0, 0.0, 0.0], dtype=torch.float64)
-    server = replace(ServerState.initial(torch.zeros(3, dtype=torch.float64)), memory={"momentum": past})
+    server = replace(ServerState.initial(torch.zeros(3, dtype=torch.float64)), memory={"AddMomentum.momentum": past})
     rows = torch.tensor([[0.0, 8.0, 0.0], [torch.nan, 0.0, 0.0], [0.0, -4.0, 7.0], [0.0, -4.0, -7.0]]).double()
     arrivals = Arrivals(rows, torch.zeros(4))
     only_sound_counts(rule, server, arrivals, taken(arrivals, SOUND))

@@ -34,10 +34,6 @@ class Watched(Part):
     def needs_clients(self) -> bool:
         return self.part.needs_clients
 
-    @property
-    def clients(self) -> int:
-        return self.part.clients
-
     def memory(self, params):
         return self.part.memory(params)
 
@@ -48,6 +44,10 @@ class Watched(Part):
     def __call__(self, step: Step) -> Step:
         with NoPeeking():
             return self.part(step)
+
+    def finish(self, step: Step) -> Step:
+        with NoPeeking():
+            return self.part.finish(step)
 
 
 def watched(rule: Rule) -> Rule:

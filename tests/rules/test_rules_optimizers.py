@@ -12,6 +12,7 @@ from deliveries import LENGTH, deliver, generator
 from rule_cases import every_rule, make
 
 from kasync import ServerState, rules, schedules
+from kasync.optimizers import NAMED, Plain
 
 OPTIMIZERS = {
     "Adam": torch.optim.Adam,
@@ -24,13 +25,15 @@ OPTIMIZERS = {
     "Adagrad": torch.optim.Adagrad,
     "NAdam": torch.optim.NAdam,
     "Adamax": torch.optim.Adamax,
+    "AdamW, decaying": partial(torch.optim.AdamW, weight_decay=0.1),
+    "SGD with a penalty": partial(torch.optim.SGD, momentum=0.9, weight_decay=0.1),
 }
 EVERYWHERE = ("Adam", "SGD with momentum")
 
 
 def follows(case: str, optimizer) -> None:
     """Take the bare rule's direction at every step, and let torch.optim follow it beside the rule."""
-    rule, bare, random = make(case, optimizer=optimizer), replace(make(case), optimizer=None), generator(1)
+    rule, bare, random = make(case, optimizer=optimizer), replace(make(case), optimizer=Plain), generator(1)
     server = alone = ServerState.initial(torch.randn(LENGTH, generator=random, dtype=torch.float64))
     place = server.params.clone().requires_grad_()
     judge = optimizer([place], lr=1.0)
@@ -76,7 +79,6 @@ def test_resuming_with_an_optimiser_changes_nothing(case, name):
     ("optimizer", "sentence"),
     [
         (partial(torch.optim.Adam, lr=0.1), "lr = 0.1: give it to the rule"),
-        (partial(torch.optim.SGD, weight_decay=0.1), "weight_decay"),
         (torch.optim.LBFGS, "cannot follow a direction"),
         (torch.optim.SparseAdam, "cannot follow a direction"),
         ("adam", "optimizer = 'adam'"),
@@ -85,6 +87,46 @@ def test_resuming_with_an_optimiser_changes_nothing(case, name):
 def test_an_optimiser_that_cannot_serve_is_refused_when_the_rule_is_made(optimizer, sentence):
     with pytest.raises(ValueError, match=sentence):
         rules.wkafl(0.1, optimizer=optimizer)
+
+
+def test_adafactor_gets_the_real_parameters_by_whose_size_it_scales_its_move():
+    moved = []
+    for size in (1.0, 100.0):
+        start = size * torch.randn(LENGTH, generator=generator(5), dtype=torch.float64)
+        rule, server, place = (
+            rules.kasync_sgd(0.1, optimizer=torch.optim.Adafactor),
+            ServerState.initial(start),
+            start.clone(),
+        )
+        judge = torch.optim.Adafactor([place], lr=1.0)
+        for number in range(3):
+            arrivals = deliver(generator(number))
+            before = place.clone()
+            place.grad = arrivals.gradients.mean(0)
+            judge.step()
+            place.copy_(before + 0.1 * (place - before))  # the rule's rate scales its move
+            server, _ = rule(server, arrivals)
+        torch.testing.assert_close(server.params, place, rtol=1e-9, atol=1e-12)
+        moved.append(float((place - start).norm()))
+    assert moved[1] > 10 * moved[0]
+
+
+def test_weights_decay_in_proportion_to_the_rate_whatever_is_delivered():
+    rule = rules.kasync_sgd(0.5, optimizer=partial(torch.optim.AdamW, weight_decay=0.2))
+    arrivals = deliver(generator(6), dtype=torch.float32)
+    still = replace(arrivals, gradients=torch.zeros_like(arrivals.gradients))
+    server, _ = rule(ServerState.initial(torch.ones(LENGTH)), still)
+    torch.testing.assert_close(server.params, torch.full((LENGTH,), 0.9))
+
+
+@pytest.mark.parametrize("name", [name for name, each in NAMED.items() if each is not None])
+def test_every_named_optimiser_can_follow_every_dtype(name):
+    for dtype in (torch.float32, torch.float64):
+        server = ServerState.initial(torch.ones(LENGTH, dtype=dtype))
+        for number in range(3):
+            server, _ = rules.kasync_sgd(0.01, optimizer=NAMED[name])(server, deliver(generator(number), dtype=dtype))
+        assert server.params.dtype == dtype
+        assert bool(server.params.isfinite().all())
 
 
 def test_a_ready_made_weight_decay_is_left_off():

@@ -14,7 +14,8 @@ from rule_cases import CASES, make
 
 from kasync import Arrivals, ServerState, rules
 
-READS_PARAMS = ("fedasync", "zeno", "fltrust", "aflguard")
+GAPS = ("asyncfeded", "port", "gap_aware", "dc_asgd")  # how far the model has moved
+READS_PARAMS = ("fedasync", "zeno", "fltrust", "aflguard", "area", "fedfa", *GAPS)
 
 
 def test_every_rule_has_a_plain_loop_to_be_judged_by():
@@ -38,6 +39,8 @@ def test_a_rule_equals_its_plain_loop(case, k, steps, dtype):
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_rule_equals_its_plain_loop_when_norms_and_staleness_span_everything(case):
+    if case == "momentum_approximation":
+        pytest.skip("counts ages of a thousand steps and more as one")
     name, settings, plain = CASES[case]
     random, clients = generator(9), settings.get("clients", 50)
     counts = (1, clients // 8, clients // 2, clients) if name != "gsgm" else (7,)  # gsgm's rounds want the same k
@@ -45,7 +48,7 @@ def test_a_rule_equals_its_plain_loop_when_norms_and_staleness_span_everything(c
     follow(make(case), again(plain), deliveries, torch.zeros(LENGTH, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("case", ["zeno", "aflguard"])
+@pytest.mark.parametrize("case", ["zeno", "zeno, other samples in every step", "aflguard"])
 @pytest.mark.parametrize("k", [1, 5])
 def test_the_random_deliveries_are_both_accepted_and_refused(case, k):
     random, judge = generator(k), again(CASES[case][2])
@@ -65,7 +68,7 @@ def test_gsgm_counts_a_broken_delivery_as_delivered_and_leaves_it_out_of_the_mea
     rule, server = rules.gsgm(1.0, momentum=1.0, clients=4), ServerState.initial(torch.zeros(1))
     server, _ = rule(server, Arrivals(torch.tensor([[1.0], [torch.nan]]), [0, 0]))
     server, _ = rule(server, Arrivals(torch.tensor([[2.0], [6.0]]), [0, 0]))  # all four have delivered
-    assert float(server.memory["round_mean"]) == 3.0  # of 1, 2 and 6
+    assert float(server.memory["AddRoundMomentum.mean"]) == 3.0  # of 1, 2 and 6
     before = server.params
     server, _ = rule(server, Arrivals(torch.tensor([[1.0], [1.0]]), [0, 0]))
     assert float(before - server.params) == 4.0

@@ -14,6 +14,7 @@ from rule_cases import CASES, make
 from kasync import Arrivals, Rule, ServerState, Step, parts, rules
 
 seeds = st.integers(0, 10**6)
+CENTER = "CenterAndClip.center"
 counts = st.integers(1, 12)
 few = settings(max_examples=12, deadline=None)
 
@@ -138,9 +139,9 @@ def test_one_huge_outlier_changes_neither_krum_nor_much_of_the_median(seed, k, s
 def test_centered_clipping_moves_its_center_by_at_most_the_radius(seed, k, radius):
     rule, server = rules.centered_clip(1.0, radius), at_rest()
     for i in range(3):
-        before = server.memory.get("center", torch.zeros(LENGTH, dtype=torch.float64))
+        before = server.memory.get(CENTER, torch.zeros(LENGTH, dtype=torch.float64))
         server, _ = rule(server, deliver(generator(seed + i), k, norms=(1e-3, 1e6)))
-        assert float((server.memory["center"] - before).norm()) <= radius * (1 + 1e-6)
+        assert float((server.memory[CENTER] - before).norm()) <= radius * (1 + 1e-6)
 
 
 @few

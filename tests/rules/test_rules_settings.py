@@ -47,6 +47,17 @@ WRONG = {  # setting: values no rule may take
     "betas": ((1.0, 0.9), (0.9, -0.1), (0.9,), 0.9),
     "eps": (0.0, -1e-8, math.nan),
     "normalize": ("yes", None, 2),
+    "scaled": ("yes", None, 2),
+    "trust": (-0.1, 1.1, math.nan, "a", None),
+    "queue": COUNT,
+    "softness": POSITIVE,
+    "bound": POSITIVE,
+    "age": NOT_NEGATIVE,
+    "agreement": NOT_NEGATIVE,
+    "decay": (-0.1, 1.1, math.nan, "a"),
+    "compensation": NOT_NEGATIVE,
+    "every": COUNT,
+    "share": (-0.1, 1.1, math.nan, "a", None),
     "discount": ("polynomial", 0.5, None),
 }
 ACE = {"max_staleness": (-1, 2.5, "a", True)}  # whole steps, or None for no limit
@@ -125,5 +136,5 @@ def test_a_part_without_a_formula_says_so():
 
 
 def test_every_rule_shows_its_settings():
-    assert "AddMomentum(momentum=0.1)" in repr(rules.wkafl(0.1))
+    assert "AddMomentum(momentum=0.1, remember='estimate')" in repr(rules.wkafl(0.1))
     assert all(make.__doc__ and "(20" in make.__doc__ for make in rules.RULES.values())  # formula, and paper with year

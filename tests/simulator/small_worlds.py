@@ -72,6 +72,7 @@ class Own:
 
 SETTINGS: dict[str, dict] = {  # learning rates are small, so that float32 differences stay differences of rounding
     "wkafl": {"lr": 0.05, "max_norm": 1.0, "threshold": 0.2, "loss_threshold": 1.2, "ratio": 1.0},
+    "wkafl_as_coded": {"lr": 0.05, "max_norm": 1.0, "threshold": 0.2},
     "kasync_sgd": {"lr": 0.05},
     "twafl": {"lr": 0.05},
     "sasgd": {"lr": 0.1},
@@ -91,6 +92,21 @@ SETTINGS: dict[str, dict] = {  # learning rates are small, so that float32 diffe
     "centered_clip": {"lr": 0.05, "radius": 0.5},
     "fltrust": {"lr": 0.02, "server_gradient": Own()},
     "aflguard": {"lr": 0.02, "server_gradient": Own(), "radius": 1.5},
+    "fedstale": {"lr": 0.02, "clients": CLIENTS},
+    "area": {"clients": CLIENTS, "lr": 0.05},
+    "fedfa": {"queue": CLIENTS, "lr": 0.05},
+    "rescaled_asgd": {"lr": 0.05, "clients": CLIENTS},
+    "asyncfeded": {"lr": 0.05},
+    "port": {"lr": 0.05},
+    "gap_aware": {"lr": 0.05},
+    "dc_asgd": {"lr": 0.05},
+    "momentum_approximation": {"lr": 0.02, "momentum": 0.5},
+    "momentum_look_ahead": {"lr": 0.02},
+    "delayed_nesterov": {"lr": 0.05, "every": 3},
+    "fedavgm": {"lr": 0.01, "momentum": 0.5},
+    "fedadam": {"lr": 0.001},
+    "fedyogi": {"lr": 0.001},
+    "ringmaster_lmo": {"lr": 0.001, "max_staleness": 4},
 }
 
 
@@ -125,4 +141,6 @@ def _same(a, b) -> bool:
 def _equal(a, b) -> bool:
     if a is None or b is None:
         return a is b
+    if isinstance(a, dict):
+        return a == b
     return np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kasync import Gradient, LocalSGD
+from kasync import Gradient, Local, LocalSGD
 from kasync.data.federated import from_arrays
 from kasync.work.batches import Batches
 
@@ -39,7 +39,7 @@ def test_every_batch_holds_different_samples_of_the_client_with_equal_weights(si
     visits = np.array([data.draw(st.integers(0, 10**6)) for _ in range(n)], dtype=np.int32)
     batches = Batches.of(world, work, seed)
     samples, weights = batches.draw(clients, visits)
-    assert samples.shape == weights.shape == (n, work.batches, work.batch_size)
+    assert samples.shape == weights.shape == (n, work.steps, work.batch_size)
     assert samples.dtype == np.int64
     assert weights.dtype == np.float32
     for client, its_samples, its_weights in zip(clients, samples, weights, strict=True):
@@ -89,3 +89,28 @@ def test_a_longer_piece_of_work_begins_with_the_batches_of_a_shorter_one():
     short, _ = Batches.of(world, LocalSGD(2, 0.1, 5), 3).draw(three, three)
     long, _ = Batches.of(world, LocalSGD(4, 0.1, 5), 3).draw(three, three)
     np.testing.assert_array_equal(long[:, :2], short)
+
+
+@pytest.mark.parametrize("size", [1, 5, 12, 13])
+def test_an_epoch_goes_through_all_samples_of_a_client_once_in_an_order_of_its_own(size):
+    batches = Batches.of(held_by([3, size]), Local(4, epochs=2, lr=0.1), 7)
+    mine = sorted(batches.indices[3:].tolist())
+    seen = set()
+    for visit in range(3):
+        drawn = batches.visit(1, visit)
+        assert [len(rows) for rows in drawn[: len(drawn) // 2]] == [4] * (size // 4) + [size % 4] * (size % 4 > 0)
+        for epoch in (drawn[: len(drawn) // 2], drawn[len(drawn) // 2 :]):
+            order = np.concatenate(epoch).tolist()
+            assert sorted(order) == mine
+            seen.add(tuple(order))
+    assert len(seen) == (6 if size >= 5 else 1)  # two epochs of three visits, none in the order of another
+    assert np.array_equal(np.concatenate(batches.visit(1, 0, 1)), batches.visit(1, 0)[0])  # fewer steps: the first ones
+
+
+def test_a_client_that_is_told_how_many_steps_it_does_begins_with_the_same_ones():
+    batches = Batches.of(held_by([3, 9]), LocalSGD(2, 0.1, 4), 7)
+    short, long = batches.visit(1, 5, 2), batches.visit(1, 5, 5)
+    assert len(long) == 5
+    assert all(np.array_equal(a, b) for a, b in zip(short, long, strict=False))
+    samples, weights = batches.draw(np.array([1]), np.array([5]))
+    assert np.array_equal(samples[0][0][weights[0][0] > 0], short[0])

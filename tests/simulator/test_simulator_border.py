@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_worlds import CLASSES, CLIENTS, FEATURES, mlp, vectors
+from small_worlds import CLASSES, CLIENTS, FEATURES, Residual, mlp, vectors
 from torch import nn
 
 from kasync import Gradient, LocalSGD, models, rules, simulate, timelines
@@ -13,6 +13,17 @@ from kasync.timelines import Timeline
 
 DATA = vectors()
 TIMELINE = timelines.uniform(CLIENTS, 3, 10, seed=1)
+
+
+class Pair(nn.Module):
+    """A model with two outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x):
+        return self.layer(x), x
 
 
 def hollow():
@@ -42,7 +53,16 @@ REFUSED = {  # what is changed, and what the sentence must contain
     "evaluate_every of 0": ({"evaluate_every": 0}, "evaluate_every = 0"),
     "half an evaluate_every": ({"evaluate_every": 2.5}, "evaluate_every = 2.5"),
     "a GPU that is not there": ({"device": "cuda"}, "no CUDA GPU"),
-    "batch norm": ({"model": nn.Sequential(nn.Linear(FEATURES, 4), nn.BatchNorm1d(4))}, "BatchNorm1d.*GroupNorm"),
+    "an unknown way with buffers": ({"buffers": "averaged"}, "did you mean 'average'"),
+    "an unknown precision": ({"precision": "bf16"}, "precision 'bf16'"),
+    "an unknown backend": ({"backend": "loops"}, "did you mean 'loop'"),
+    "a chain that is none": ({"model": Residual(), "backend": "chain"}, "backend = 'chain' does not take this run"),
+    "a loss that fails": ({"loss": lambda outputs, labels: outputs[:, 17]}, "loss fails"),
+    "a model that returns a pair": ({"model": Pair()}, "returns a tuple.*logits"),
+    "five outputs for one number": (
+        {"model": models.mlp(FEATURES, (8,), 5), "data": vectors(classes=1)},
+        r"outputs of shape \(5,\) for labels of shape \(\)",
+    ),
     "a model without parameters": ({"model": nn.Flatten()}, "no parameters"),
     "gradients held for fedasync": ({"rule": rules.fedasync(0.5), "hold": "gradients"}, "hold='versions'"),
     "a device that does not exist": ({"device": "gpu"}, "gpu"),

@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from kasync import kernel, models
 from kasync.work import compiled
-from kasync.work.clients import default_loss
 from kasync.work.layers import Chain
+from kasync.work.objective import default_loss
 
 pytestmark = pytest.mark.skipif(not kernel.available(), reason="the library was not built")
 

@@ -3,19 +3,22 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_worlds import CLIENTS, finished, mlp, vectors
 
 from kasync import Gradient, rules, simulate, timelines
 from kasync.errors import UserError
-from kasync.simulator.memory import choose, size
+from kasync.simulator.memory import choose, size, spilling
 from kasync.simulator.plan import STALENESS, Plan
 from kasync.timelines import Dropouts, durations
 
 TIMELINE = timelines.uniform(200, 10, 100, seed=4)
 LENGTH = 10_000
 AVAILABLE = "kasync.simulator.memory.available"
+SIMULATION_CHOOSE = "kasync.simulator.simulation.choose"
+ON_DISK = "kasync.simulator.memory.free_on_disk"
 
 
 @st.composite
@@ -39,12 +42,24 @@ def kept_versions(plan):
     return [{version for later in needed[step:] for version in later if version <= step} for step in range(steps)]
 
 
+def waiting_deliveries(plan):
+    """At each step, the deliveries that are computed by then and not yet used before it."""
+    begun, k = plan.computed_on.ravel().tolist(), plan.timeline.k
+    return [{d for d, version in enumerate(begun) if version <= step <= d // k} for step in range(plan.timeline.steps)]
+
+
 @settings(max_examples=60, deadline=None)
 @given(timeline=any_timeline(), semantics=st.sampled_from(sorted(STALENESS)))
 def test_rows_and_versions_are_what_a_plain_count_says(timeline, semantics):
     plan = Plan(timeline, semantics)
     kept = kept_versions(plan)
-    assert plan.rows == len(set(timeline.clients.ravel().tolist()))
+    everybody = len(set(timeline.clients.ravel().tolist()))
+    waiting = waiting_deliveries(plan)
+    most = max(map(len, waiting))
+    assert plan.rows == (everybody if 1.2 * most >= everybody else most)
+    for step, deliveries in enumerate(waiting):
+        rows = plan.slots.ravel()[sorted(deliveries)]
+        assert len(set(rows.tolist())) == len(rows), f"two deliveries wait in one row at step {step}"
     assert plan.versions == max(len(versions) for versions in kept)
     places = plan.version_slots
     for step, versions in enumerate(kept):
@@ -90,6 +105,7 @@ def test_gradients_are_taken_when_they_fit_and_versions_when_only_these_do(monke
 def test_what_does_not_fit_is_refused_with_the_numbers_and_a_remedy(hold, monkeypatch):
     least = 2**20
     monkeypatch.setattr(AVAILABLE, lambda device: least)
+    monkeypatch.setattr(ON_DISK, lambda: least)
     with pytest.raises(UserError, match="does not fit on cpu") as problem:
         choose(Plan(TIMELINE), rules.kasync_sgd(0.1), vectors(), LENGTH, hold, "cpu")
     text = str(problem.value)
@@ -99,6 +115,19 @@ def test_what_does_not_fit_is_refused_with_the_numbers_and_a_remedy(hold, monkey
     rows = {"gradients": Plan(TIMELINE).rows + 1, "versions": Plan(TIMELINE).versions + 1}
     for kind in rows if hold == "auto" else [hold]:
         assert size(4 * LENGTH * rows[kind]) in text
+
+
+def test_rows_go_to_disk_where_memory_is_short_and_the_numbers_are_the_same(monkeypatch):
+    expected = finished(mlp(), vectors(), rules.wkafl(0.05), timelines.uniform(CLIENTS, 3, 20))[1]
+    for hold in ("gradients", "versions"):
+        monkeypatch.setattr(
+            SIMULATION_CHOOSE, lambda *given, hold=hold: replace(choose(*given), place="disk", hold=hold)
+        )
+        held = finished(mlp(), vectors(), rules.wkafl(0.05), timelines.uniform(CLIENTS, 3, 20))[1]
+        assert held.memory.place == "disk"
+        assert str(held.memory).count("(disk)") == 1
+        torch.testing.assert_close(held.params, expected.params)
+    assert not list(spilling().glob("kasync-*.rows"))
 
 
 def test_a_run_that_does_not_fit_is_refused_on_the_call(monkeypatch):
@@ -114,7 +143,8 @@ def test_a_rule_that_reads_the_models_clients_started_from_keeps_versions():
 
 
 def test_tables_of_a_rule_are_counted():
-    assert needed("gradients", rules.ca2fl(0.1, clients=200)) - needed("gradients") == 201 * 4 * LENGTH
+    rows = 201 + 2 * TIMELINE.k  # the table, and what is taken out of it and put into it in a step
+    assert needed("gradients", rules.ca2fl(0.1, clients=200)) - needed("gradients") == rows * 4 * LENGTH
 
 
 def test_a_word_that_is_no_way_to_hold_is_refused_with_the_nearest():
@@ -131,10 +161,10 @@ def test_the_run_holds_what_was_foretold():
 
 
 def test_the_first_step_s_work_is_part_of_what_is_foretold():
-    """All clients begin on version 0, so with gradients early their rows are computed at once, before any is stored."""
+    """All clients begin on version 0, and vmap computes their rows at once, before any is stored."""
     many = timelines.uniform(600, 1, 2000, seed=0)
     first = len(Plan(many).work_on(0)[0])
-    memory = choose(Plan(many), rules.kasync_sgd(0.1), vectors(), LENGTH, "gradients", "cpu")
+    memory = choose(Plan(many), rules.kasync_sgd(0.1), vectors(), LENGTH, "gradients", "cpu", backend="vmap")
     assert first > 500
     assert memory.working >= 4 * LENGTH * min(first, biggest_block())
 

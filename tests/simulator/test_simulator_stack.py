@@ -14,7 +14,7 @@ from kasync.work.layers import Chain
 from kasync.work.stacks import StackedChain
 
 STEPS = 40
-STACKABLE = [name for name in SETTINGS if name not in ("fedasync", "zeno", "fltrust", "aflguard")]
+STACKABLE = [name for name in SETTINGS if rules.facts(name).stackable]
 
 
 def run(name="wkafl", lr=0.05, seed=0, timeline=None, staleness="true", model=None, data=None, **options):

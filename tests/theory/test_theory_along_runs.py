@@ -14,7 +14,8 @@ from kasync.experiments.witness import Witness, whole_gradient
 from kasync.rules import build
 from kasync.simulator import simulate
 from kasync.theory import Selection
-from kasync.work.clients import default_loss, flat_parameters
+from kasync.work.loop import flat_parameters
+from kasync.work.objective import default_loss
 
 SMALL = RunSettings(
     dataset="synthetic",

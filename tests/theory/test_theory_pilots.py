@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kasync.errors import UserError
-from kasync.experiments import own
+from kasync.experiments.experiment import settings_for
 from kasync.experiments.lanes import Lane
 from kasync.experiments.pilots import Candidate, _survivors, race
 from kasync.experiments.settings import Choice, RunSettings
@@ -174,7 +174,7 @@ def test_the_recommended_k_is_within_ten_percent_of_the_best_of_a_sweep_with_oth
 
     def digits(k, lr, seed):
         given = {"dataset": "digits", "model": "mlp", "clients": 100, "k": k, "seed": seed, "arrivals": CLOCK.table()}
-        return own.settings(rule, {**given, "partition": {"kind": "labels", "per_client": labels}}, {"lr": rate})
+        return settings_for(rule, {**given, "partition": {"kind": "labels", "per_client": labels}}, {"lr": rate})
 
     pilots = race(digits, ks, target=0.7, seeds=(0, 1))
     chosen = min(pilots, key=lambda pilot: pilot.typical_seconds)

@@ -9,9 +9,8 @@ from timeline_kinds import DURATIONS, LATE, UNRELIABLE, sizes
 
 from kasync import timelines
 from kasync.timelines import Dropouts, Intervals, Repeating, clock, durations
-from kasync.timelines.asynchronous import Queue, run_async
+from kasync.timelines.events import Queue, run_async, run_sync
 from kasync.timelines.pieces import Pieces
-from kasync.timelines.synchronous import run_sync
 
 FAULTS = {
     "none": {},

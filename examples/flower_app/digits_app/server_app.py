@@ -1,4 +1,4 @@
-"""What does the server do? Where FedAvg stood, there is KAsync."""
+"""The server: where FedAvg stood, there is KAsync."""
 
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
@@ -14,8 +14,9 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train, and say how well the model does."""
     run = context.run_config
+    name = str(run["rule"])  # one of ours, or module:function
     strategy = KAsync(
-        rule=rules.build(str(run["rule"]), lr=float(run["server-lr"])),
+        rule=rules.build(name, **{rules.facts(name).rate: float(run["server-lr"])}),
         k=int(run["k"]),
         checkpoint=str(run["checkpoint"]) or None,
         timeline=str(run["timeline"]) or None,

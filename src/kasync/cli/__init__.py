@@ -1,4 +1,4 @@
-"""What can be asked of kasync at a command line? Every command is a thin layer over a function of the package."""
+"""The command line: every command is a thin layer over a function of the package."""
 
 from __future__ import annotations
 

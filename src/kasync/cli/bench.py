@@ -1,4 +1,4 @@
-"""kasync bench: how fast is this machine?"""
+"""kasync bench: the speed of this machine."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ def bench(
 
     Example: `kasync bench --model lenet --clients 3000 -k 10 --device cuda`
     """
-    from kasync.experiments import own, timing
+    from kasync.experiments import timing
+    from kasync.experiments.experiment import settings_for
 
     given = {"model": model, "clients": clients, "k": k, "steps": steps, "device": device}
-    settings = own.settings(rule, {**given, "work": {"kind": "gradient", "batch_size": batch_size}}, {}).resolved()
+    settings = settings_for(rule, {**given, "work": {"kind": "gradient", "batch_size": batch_size}}, {}).resolved()
     began = time.perf_counter()
+    show.note(f"timing {steps} steps of {model} on {device}, {clients} clients, k = {k}", as_json)
     measured: dict[str, Any] = timing.timed(settings)
     show.rows([{**given, "rule": rule, **measured, "in_all_s": round(time.perf_counter() - began, 1)}], as_json)

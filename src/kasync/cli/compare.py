@@ -2,47 +2,84 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from kasync.cli import show
-from kasync.cli.options import AsJson, Device, Faults, Out, Quiet, Root, choice, names, pairs
+from kasync.cli.options import (
+    Arrivals,
+    AsJson,
+    Device,
+    Faults,
+    Loss,
+    Metric,
+    Out,
+    Quiet,
+    Root,
+    TraceOption,
+    Track,
+    Work,
+    choice,
+    names,
+    of_the_run,
+    own,
+    pairs,
+)
 from kasync.errors import UserError
+
+STANDARD = "wkafl,twafl,sasgd,gsgm,kasync_sgd"
 
 
 def compare(
-    rules: Annotated[str, typer.Option(help="Rules, separated by commas.")] = "wkafl,twafl,sasgd,gsgm,kasync_sgd",
-    dataset: Annotated[str, typer.Option(help="Which data: see kasync data ls.")] = "digits",
+    rules: Annotated[
+        list[str] | None, typer.Option(help=f"Rules: a,b or named again, module:name for your own; {STANDARD} without.")
+    ] = None,
+    dataset: Annotated[str, typer.Option(help="Which data: see kasync data ls, or module:name.")] = "digits",
     clients: Annotated[int | None, typer.Option(help="How many clients there are.")] = None,
     k: Annotated[int | None, typer.Option("-k", "--k", help="Deliveries per step.")] = None,
     steps: Annotated[int | None, typer.Option(help="Server steps.")] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each rule, for intervals.")] = 1,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="RULE.name=value; repeatable.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="RULE.name=value, or name=value for all.")] = None,
     partition: Annotated[str | None, typer.Option(help="Who holds what: labels:per_client=1 ...")] = None,
-    arrivals: Annotated[str | None, typer.Option(help="Who comes when: uniform, clock:durations=pareto ...")] = None,
+    arrivals: Arrivals = None,
+    trace: TraceOption = None,
     faults: Faults = None,
     staleness: Annotated[str, typer.Option(help="true, published-code or both.")] = "true",
-    model: Annotated[str | None, typer.Option(help="The network.")] = None,
+    work: Work = None,
+    model: Annotated[str | None, typer.Option(help="The network: a name, or module:name for your own.")] = None,
+    loss: Loss = None,
+    metric: Metric = None,
+    tune: Annotated[
+        int | None, typer.Option(help="So many tries for every rule first: its rate, then its main knob.")
+    ] = None,
     device: Device = "cpu",
     jobs: Annotated[int, typer.Option(help="Runs at once on a GPU, stacked where alike.")] = 1,
     engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
     root: Root = "",
-    out: Out = Path("results"),
+    out: Out = Path("kasync-runs"),
+    track: Track = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Train several rules on the same data, the same arrivals and the same batches, and compare.
 
-    Learning rates are those of the data set's problem file, the paper's where it has some; `kasync tune` finds
-    fairer ones.
+    Learning rates are those of the data set's problem file, the paper's where it has some; `--tune 8` finds fairer
+    ones, on samples held out from training. Rules, data, models, work, losses and metrics may be your own.
 
     Example: `kasync compare --rules wkafl,fedbuff,ca2fl --dataset cifar10 --clients 3000 -k 20 --seeds 3`
-    """
-    from kasync.experiments import own, reproduce
 
-    chosen = names(rules)
+    Example: `kasync compare --rules mine.py:fair,fedbuff --dataset mine.py:load --model mine.py:Net --seeds 5 --tune 8`
+    """
+    from kasync.experiments import grid
+    from kasync.experiments.arrivals import from_text
+    from kasync.experiments.experiment import comparison
+    from kasync.report.loggers import tracked
+
+    chosen = names([STANDARD] if rules is None else rules)
     if chosen is None:
         raise UserError("rules is empty: name some, such as wkafl,fedbuff.")
     flags = {
@@ -54,23 +91,75 @@ def compare(
         "device": device,
         "root": root,
     }
-    sections = {"partition": partition, "arrivals": arrivals}
     given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
-    given |= {name: choice(text) for name, text in sections.items() if text}
+    given |= {"partition": choice(partition)} if partition else {}
+    given |= {"arrivals": table} if (table := from_text(arrivals, trace)) else {}
     if faults:
         given["faults"] = [choice(text) for text in faults]
     if seeds < 1:
         raise UserError(f"seeds = {seeds}: give at least 1.")
-    one = own.comparison(chosen, given, _by_rule(pairs(set_ or []), chosen), seeds)
-    ways = reproduce.BOTH if staleness == "both" else (staleness,)
-    planned = reproduce.Plan("own", [(one, one.cells("own", None, ways))])
+    of_run, of_rules = _by_rule(pairs(set_ or []), chosen)
+    given |= of_run | own(work, loss, metric)
+    silent = quiet or as_json
     with show.interruptible(show.command_line()):
-        outcome = reproduce.carry_out(
-            planned, out, engine=engine, jobs=jobs, display=_display(planned, quiet or as_json)
-        )
-    page = reported(out)
-    finish(planned, out, outcome, as_json)
-    show.note(f"Report: {page}", quiet=as_json)
+        tried: list[dict[str, Any]] = []
+        if tune is not None:
+            of_rules, tried = _tuned(tune, chosen, given, of_rules, out, engine, jobs, silent)
+        one = comparison(chosen, given, of_rules, seeds)
+        planned = grid.Plan([(one, one.cells(staleness=grid.semantics(staleness)))])
+        settings = {cell.settings.name: cell.settings.table() for cell in planned.cells}
+        display = tracked(_display(planned, silent), track, one.title, out, settings)
+        outcome = grid.carry_out(planned, out, engine=engine, jobs=jobs, display=display)
+    finish(planned, out, outcome, as_json, reported(out), tried)
+
+
+def _tuned(
+    budget: int,
+    chosen: list[str],
+    given: dict[str, Any],
+    own: dict[str, dict[str, Any]],
+    out: Path,
+    engine: str,
+    jobs: int,
+    quiet: bool,
+) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
+    """Settings by rule after so many tries of each, and what was tried."""
+    from kasync.comparison.contenders import Contender
+    from kasync.comparison.tuning import Tries, Tune, searched
+    from kasync.experiments import grid
+    from kasync.experiments.display import fitting
+    from kasync.experiments.experiment import comparison, settings_for
+    from kasync.experiments.resolve import facts_of
+    from kasync.experiments.store import Store
+
+    how, store = Tune(budget), Store(out)
+    held = {**given, "validation": how.held_out}
+    bases = {rule: settings_for(rule, held, own.get(rule, {})).resolved().rule.settings for rule in chosen}
+    contenders = [Contender(rule, facts_of(rule).make, bases[rule], facts_of(rule)) for rule in chosen]
+
+    def attempt(tries: Tries) -> list[tuple[list[float], str]]:
+        tried = {one.label: {**own.get(one.label, {}), **settings} for one, settings in tries}
+        cells = comparison(list(tried), held, tried, how.seeds).cells(how.numbers)
+        failed = dict(grid.make(cells, out, engine=engine, jobs=jobs, display=fitting(quiet)).failed)
+        told = []
+        for one, _ in tries:
+            keys = [cell.settings.name for cell in cells if cell.rule.rule == one.label]
+            scores = [_score(store.run(key).summary) for key in keys]
+            told.append((scores, next((failed[key] for key in keys if key in failed), "")))
+        return told
+
+    best, tried = searched(contenders, how, attempt)
+    for one in best:
+        names_ = [name for name in (one.rate, one.facts.knob) if name is not None]
+        own = {**own, one.label: {**own.get(one.label, {}), **{name: one.settings[name] for name in names_}}}
+    return own, tried
+
+
+def _score(summary: Mapping[str, Any]) -> float:
+    """Higher is better: the final accuracy, or without classes the loss turned round."""
+    if summary.get("final_accuracy") is not None:
+        return float(summary["final_accuracy"])
+    return -float(summary["last_test_loss"]) if summary.get("last_test_loss") is not None else -math.inf
 
 
 def reported(out: Path) -> str:
@@ -83,34 +172,52 @@ def reported(out: Path) -> str:
         return f"none ({problem})"
 
 
-def finish(planned: Any, out: Path, outcome: Any, as_json: bool) -> None:
-    """The table, where the results are, and exit code 1 if some runs failed."""
-    from kasync.experiments import reproduce
+def finish(
+    planned: Any, out: Path, outcome: Any, as_json: bool, page: str, tried: Sequence[dict[str, Any]] = ()
+) -> None:
+    """The table and what it says, where results and report are, and exit code 1 if some runs failed."""
+    from kasync.report import read, tables
+    from kasync.report.numbers import sentences
+    from kasync.report.results import only
 
-    table = reproduce.rows(planned, out)
+    places: dict[str, set[tuple[str, str]]] = {}
+    for one, cells in planned.experiments:
+        places.setdefault(one.key, set()).update((cell.task.name, cell.rule.label) for cell in cells)
+    found = only(read(out), places)
+    table = [row for each in found for row in tables.lines(each)]
+    verdicts = [words for each in found for words in sentences(each)]
     if as_json:
-        show.value({"results": str(out), "rows": table, "failed": dict(outcome.failed)})
+        told = {"results": str(out), "report": page, "rows": table, "verdict": verdicts}
+        show.value({**told, **({"tuned": list(tried)} if tried else {}), "failed": dict(outcome.failed)})
     else:
-        show.rows(table)
-        show.note(f"{outcome.made} runs made, {outcome.skipped} were finished already. Results: {out}")
+        show.rows(table, constant=("experiment", "task", "staleness", "seeds"))
+        for words in verdicts:
+            print(words)
+        for row in tried:
+            if row["chosen"]:
+                settings = ", ".join(f"{name} = {value:.4g}" for name, value in row["settings"].items())
+                print(f"tuned\t{row['rule']}\t{settings}{' (at the edge)' if row['at_edge'] else ''}")
+        print(f"results\t{out}\nreport\t{page}")
+        show.note(f"{outcome.made} runs made, {outcome.skipped} were finished already.")
     for name, why in outcome.failed:
         typer.echo(f"kasync: {name} failed: {why}", err=True)
     if outcome.failed:
         raise typer.Exit(1)
 
 
-def _by_rule(given: dict[str, Any], chosen: list[str]) -> dict[str, dict[str, Any]]:
+def _by_rule(given: dict[str, Any], chosen: list[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Settings of the run, such as optimizer, and settings by rule."""
     from kasync.errors import unknown
 
-    found: dict[str, dict[str, Any]] = {}
-    for name, value in given.items():
-        rule, dot, setting = name.partition(".")
-        if not dot:
-            raise UserError(f"--set {name}={value}: say whose it is, wkafl.{name}={value}, say.")
-        if rule not in chosen:
+    of_run, found = of_the_run(given)
+    by_rule: dict[str, dict[str, Any]] = {}
+    for name, value in found.items():
+        rule, dot, setting = name.rpartition(".")
+        if dot and rule not in chosen:
             raise unknown("rule in --set", rule, chosen)
-        found.setdefault(rule, {})[setting] = value
-    return found
+        for each in [rule] if dot else chosen:
+            by_rule.setdefault(each, {})[setting] = value
+    return of_run, by_rule
 
 
 def _display(planned: Any, quiet: bool) -> Any:
@@ -123,4 +230,4 @@ def _display(planned: Any, quiet: bool) -> Any:
         return Silent()
     from kasync.cli.live import LiveTable
 
-    return LiveTable({cell.settings.name: (cell.rule, cell.staleness, cell.seed) for cell in planned.cells})
+    return LiveTable({cell.settings.name: (cell.rule.title, cell.staleness, cell.seed) for cell in planned.cells})

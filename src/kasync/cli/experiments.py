@@ -9,14 +9,13 @@ import typer
 
 from kasync.cli import show
 from kasync.cli.compare import finish
-from kasync.cli.options import AsJson, Device, Out, Quiet, Root, names
+from kasync.cli.options import AsJson, Device, Out, Quiet, Root, Rules, Track, names
 
 Names = Annotated[list[str] | None, typer.Argument(help="Experiments, or TOML files of one's own; all without a name.")]
 Scale = Annotated[str, typer.Option(help="quick: minutes on two cores. full: the paper's.")]
 Seeds = Annotated[int | None, typer.Option(help="How many; the experiment's own number without it.")]
-Rules = Annotated[str, typer.Option(help="Only these rules, separated by commas.", show_default=False)]
 Tasks = Annotated[
-    str, typer.Option(help="Only these tasks: names or patterns, cifar10*, separated by commas.", show_default=False)
+    list[str] | None, typer.Option(help="Only these: names or patterns, cifar10*, or named again.", show_default=False)
 ]
 Engine = Annotated[str, typer.Option(help="local, or ray for many runs side by side.")]
 Address = Annotated[str | None, typer.Option(help="A Ray cluster to use instead of this machine.")]
@@ -31,8 +30,8 @@ def reproduce(
     seeds: Seeds = None,
     staleness: Annotated[str, typer.Option(help="true, published-code or both.")] = "true",
     tuned: Annotated[str | None, typer.Option(help="Settings that kasync tune chose.")] = None,
-    rules: Rules = "",
-    tasks: Tasks = "",
+    rules: Rules = None,
+    tasks: Tasks = None,
     engine: Engine = "local",
     address: Address = None,
     device: Device = "cpu",
@@ -40,7 +39,8 @@ def reproduce(
     tf32: Tf32 = False,
     root: Root = "",
     steps: Steps = None,
-    out: Out = Path("results"),
+    out: Out = Path("kasync-runs"),
+    track: Track = None,
     ls: Annotated[bool, typer.Option("--ls", help="Only list the experiments there are.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -49,13 +49,13 @@ def reproduce(
 
     Example: `kasync reproduce staleness noniid --scale full --seeds 3 --staleness both --device cuda --jobs 64`
     """
-    from kasync.experiments import reproduce as again
+    from kasync.experiments import grid
+    from kasync.report.loggers import tracked
 
     if ls:
         _list(as_json)
         return
-    _choose_products(tf32, device, engine)
-    planned = again.plan(
+    planned = grid.plan(
         experiments or (),
         scale=scale,
         seeds=seeds,
@@ -63,14 +63,13 @@ def reproduce(
         tuned=tuned,
         rules=names(rules),
         tasks=names(tasks),
-        overrides=_overrides(device, root, steps),
+        overrides=_overrides(device, root, steps, tf32),
     )
+    settings = {cell.settings.name: cell.settings.table() for cell in planned.cells}
+    display = tracked(_display(quiet or as_json), track, "reproduce", out, settings)
     with show.interruptible(show.command_line()):
-        outcome = again.carry_out(
-            planned, out, engine=engine, jobs=jobs, address=address, display=_display(quiet or as_json)
-        )
-    finish(planned, out, outcome, as_json)
-    show.note(f"Look at them: kasync report {out} --html", quiet=as_json)
+        outcome = grid.carry_out(planned, out, engine=engine, jobs=jobs, address=address, display=display)
+    finish(planned, out, outcome, as_json, f"none yet: kasync report {out} --html")
 
 
 def tune(
@@ -78,19 +77,19 @@ def tune(
     scale: Scale = "quick",
     budget: Annotated[int, typer.Option(help="Learning rates per rule.")] = 7,
     spacing: Annotated[float, typer.Option(help="Factor between neighbouring rates.", show_default="√10")] = 10**0.5,
-    further: Annotated[int, typer.Option(help="Rates beyond the end of a grid whose end was best, at most.")] = 0,
-    knob: Annotated[bool, typer.Option(help="Then try values of each rule's main knob.")] = False,
+    further: Annotated[int, typer.Option(help="More rates for each: beyond the best end, or beside the best.")] = 0,
+    knob: Annotated[bool, typer.Option(help="Then values of each rule's main knob, or more rates.")] = False,
     per: Annotated[str, typer.Option(help="Choose for each task, or on one task of each problem.")] = "task",
     seeds: Seeds = None,
-    rules: Rules = "",
-    tasks: Tasks = "",
+    rules: Rules = None,
+    tasks: Tasks = None,
     engine: Engine = "local",
     device: Device = "cpu",
     jobs: Jobs = 1,
     tf32: Tf32 = False,
     root: Root = "",
     steps: Steps = None,
-    out: Out = Path("results"),
+    out: Out = Path("kasync-runs"),
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -104,7 +103,6 @@ def tune(
     from kasync.experiments import tune as tuning
     from kasync.experiments.tuned import Tuned
 
-    _choose_products(tf32, device, engine)
     with show.interruptible(show.command_line()):
         path = tuning.tune(
             experiment,
@@ -118,7 +116,7 @@ def tune(
             seeds=seeds,
             rules=names(rules),
             tasks=names(tasks),
-            overrides=_overrides(device, root, steps),
+            overrides=_overrides(device, root, steps, tf32),
             engine=engine,
             jobs=jobs,
             display=_display(quiet or as_json),
@@ -140,25 +138,19 @@ def tune(
     show.note(f"Use them: kasync reproduce {experiment} --scale {scale} --tuned {path} --out {out}")
 
 
-def _choose_products(tf32: bool, device: str, engine: str) -> None:
-    if tf32:
-        from kasync.experiments.runner import allow_tf32
-
-        allow_tf32(device, engine)
-
-
 def _display(quiet: bool) -> Any:
     from kasync.experiments.display import fitting
 
     return fitting(quiet)
 
 
-def _overrides(device: str, root: str, steps: int | None) -> dict[str, Any]:
-    return {"device": device, "root": root, **({} if steps is None else {"steps": steps})}
+def _overrides(device: str, root: str, steps: int | None, tf32: bool) -> dict[str, Any]:
+    precision = {"precision": "tf32"} if tf32 else {}
+    return {"device": device, "root": root, **precision, **({} if steps is None else {"steps": steps})}
 
 
 def _list(as_json: bool) -> None:
-    from kasync.experiments import catalogue
+    from kasync.experiments import experiment as catalogue
 
     rows = []
     for name in catalogue.names():

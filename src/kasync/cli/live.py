@@ -1,4 +1,4 @@
-"""How do the rules fare while they run? A table that is drawn again several times a second."""
+"""A table of the rules while they run, drawn again several times a second."""
 
 from __future__ import annotations
 

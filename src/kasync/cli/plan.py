@@ -10,11 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from kasync.cli import show
-from kasync.cli.options import AsJson, Device, Quiet, Root, choice, pairs
+from kasync.cli.options import Arrivals, AsJson, Device, Quiet, Root, TraceOption, choice, pairs
 from kasync.errors import UserError, unknown
 
 KS = (1, 3, 10, 30, 100)
 CLIENTS = 1000
+CLOCKS = ("clock", "phones", "traces")  # kinds of arrivals with a time for each piece of work
 CONSTANTS = {  # of Theorem 1, where --constants does not name them
     "smoothness": 1.0,
     "gradient_noise": 1.0,
@@ -46,7 +47,8 @@ def plan(
     ks: Annotated[str | None, typer.Option("-k", "--k", help="The k to compare, separated by commas.")] = None,
     durations: Annotated[str | None, typer.Option(help="Time for a piece of work: log_normal:spread=0.5 ...")] = None,
     speeds: Annotated[str | None, typer.Option(help="A factor for each client, drawn once: kind:...")] = None,
-    trace: Annotated[Path | None, typer.Option(help="Measured durations: csv with client,seconds.")] = None,
+    arrivals: Arrivals = None,
+    trace: TraceOption = None,
     timeline: Annotated[Path | None, typer.Option(help="Fit the durations to a live run's timeline.npz.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Virtual time to look at, and at most for a pilot.")] = None,
     pilot: Annotated[bool, typer.Option("--pilot", help="Try each k on your task and recommend one.")] = False,
@@ -77,14 +79,15 @@ def plan(
     from dataclasses import replace
 
     from kasync import theory
-    from kasync.experiments import bounds, own, pilots
+    from kasync.experiments import bounds, pilots
     from kasync.experiments.arrivals import timeline_of
+    from kasync.experiments.experiment import settings_for
     from kasync.experiments.settings import Choice, RunSettings
     from kasync.theory.plan_picture import check_place
 
     if picture is not None:
         check_place(picture)
-    fleet, there = _fleet(durations, speeds, trace, timeline, quiet or as_json)
+    fleet, there = _fleet(arrivals, durations, speeds, trace, timeline, quiet or as_json)
     population = there if clients is None else clients
     numbers = sorted(set(whole_numbers(ks))) if ks else [k for k in KS if k <= population]
     if target is not None and not pilot:
@@ -104,10 +107,12 @@ def plan(
 
     def describe(k: int, rate: float | None, seed: int) -> RunSettings:
         rates = {} if rate is None else {"lr": rate}
-        return own.settings(rule, {**given, "k": k, "seed": seed}, settings | rates)
+        return settings_for(rule, {**given, "k": k, "seed": seed}, settings | rates)
 
     def clock(mode: str) -> Any:
-        arrivals = Choice.of("arrivals", {**fleet, "mode": mode})
+        limits = ("concurrency", "restart", "select", "deadline", "max_staleness")  # a full step has none of them
+        kept = {name: value for name, value in fleet.items() if mode == "async" or name not in limits}
+        arrivals = Choice.of("arrivals", {**kept, "mode": mode})
         plain = RunSettings(clients=population, seed=seed, arrivals=arrivals)
         return lambda k, steps: timeline_of(replace(plain, k=k, steps=steps))
 
@@ -171,18 +176,33 @@ def _constants(text: str | None) -> Any:
 
 
 def _fleet(
-    durations: str | None, speeds: str | None, trace: Path | None, timeline: Path | None, quiet: bool
+    arrivals: str | None,
+    durations: str | None,
+    speeds: str | None,
+    trace: Path | None,
+    timeline: Path | None,
+    quiet: bool,
 ) -> tuple[dict[str, Any], int]:
     """The settings under [arrivals], and how many clients the source speaks of."""
     named = {"--durations": durations, "--trace": trace, "--timeline": timeline}
     sources = [name for name, value in named.items() if value is not None]
     if len(sources) > 1:
         raise UserError(f"{' and '.join(sources)} both say how long work takes: give one of them.")
-    drawn = {"speeds": choice(speeds)} if speeds else {}
-    if trace is not None:
-        from kasync.timelines.durations import trace as read
+    for name, value in {"--durations": durations, "--speeds": speeds, "--timeline": timeline}.items():
+        if arrivals is not None and value is not None:
+            raise UserError(f"--arrivals and {name} both describe the fleet: write the one into the other.")
+    if arrivals is not None or trace is not None:
+        from kasync import timelines
+        from kasync.experiments.arrivals import from_text
 
-        return {"kind": "clock", "durations": {"kind": "trace", "source": str(trace)}, **drawn}, read(trace).clients
+        table = from_text(arrivals, trace) or {}
+        if table["kind"] not in CLOCKS:
+            raise UserError(f"arrivals = {table['kind']!r}: a plan needs a clock, so use {', '.join(CLOCKS)}.")
+        table |= {"speeds": choice(speeds)} if speeds else {}
+        if "folder" in table:
+            return table, timelines.traces.read(table["folder"]).clients
+        return table, timelines.durations.trace(trace).clients if trace is not None else CLIENTS
+    drawn = {"speeds": choice(speeds)} if speeds else {}
     if timeline is not None:
         if speeds:
             raise UserError("--timeline and --speeds both say how fast clients are: give one of them.")
@@ -253,7 +273,7 @@ def _row(row: Any, pilot: Any, chosen: Any) -> dict[str, Any]:
 
 
 def _draw(path: Path, rows: Sequence[Any], raced: Sequence[Any], chosen: Any, target: float | None) -> None:
-    from kasync.report.figures.canvas import legend, panels
+    from kasync.report.figures import legend, panels
     from kasync.theory.plan_picture import draw_plan, save
 
     figure, axes = panels(1, 3, width=4.0, height=3.3)

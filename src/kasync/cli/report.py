@@ -12,7 +12,7 @@ from kasync.cli.options import AsJson
 
 
 def report(
-    results: Annotated[Path, typer.Argument(help="A results folder, or the folder of one run.")] = Path("results"),
+    results: Annotated[Path, typer.Argument(help="A results folder, or the folder of one run.")] = Path("kasync-runs"),
     html: Annotated[bool, typer.Option("--html", help="Also one self-contained page to look at.")] = False,
     live: Annotated[bool, typer.Option("--live", help="Serve the page here and renew it while runs go on.")] = False,
     port: Annotated[int, typer.Option(help="Of the page that is served; 0 takes any.")] = 8765,
@@ -22,10 +22,17 @@ def report(
 ) -> None:
     """Tables with the paper's numbers beside ours, figures, and the numbers as CSV. It only reads results.
 
-    Example: `kasync report results --html`
+    Example: `kasync report kasync-runs --html`
     """
     from kasync import report as reports
+    from kasync.live import page
 
+    if page.is_live(results):  # of a federation that runs or ran
+        if live:
+            page.serve(results, port)
+        else:
+            print(page.write(results, out))
+        return
     if live:
         reports.serve(results, port)
         return

@@ -1,14 +1,17 @@
-"""kasync rules: what the server can do with K deliveries."""
+"""The command `kasync rules`: the rules with their formulas, papers and settings."""
 
 from __future__ import annotations
 
 import inspect
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kasync.cli import show
 from kasync.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from kasync.rules import Facts
 
 Name = Annotated[str | None, typer.Argument(help="One rule, with everything about it.")]
 
@@ -19,11 +22,8 @@ def rules(name: Name = None, as_json: AsJson = False) -> None:
     Example: `kasync rules wkafl`
     """
     from kasync import rules as known
-    from kasync.errors import unknown
 
-    if name is not None and name not in known.RULES:
-        raise unknown("rule", name, known.RULES)
-    rows = [described(each, make) for each, make in known.RULES.items() if name in (None, each)]
+    rows = [described(known.facts(each)) for each in (known.RULES if name is None else [name])]
     if as_json:
         show.value(rows)
     elif name is None:
@@ -35,17 +35,17 @@ def rules(name: Name = None, as_json: AsJson = False) -> None:
         print(f"settings (a name without a value must be given)\n{settings}")
 
 
-def described(name: str, make: Any) -> dict[str, Any]:
-    """From the rule's docstring and signature."""
-    formula, _, rest = (inspect.getdoc(make) or "").partition("\n")
+def described(facts: Facts) -> dict[str, Any]:
+    """From the rule's docstring, signature and facts."""
     settings = {
         each.name: None if each.default is inspect.Parameter.empty else each.default
-        for each in inspect.signature(make).parameters.values()
+        for each in inspect.signature(facts.make).parameters.values()
     }
     plain = {
         n: value if isinstance(value, bool | int | float | str | None) else repr(value) for n, value in settings.items()
     }
-    return {"name": name, "formula": formula, "paper": " ".join(rest.split()), "settings": plain}
+    paper = " ".join(f"{facts.paper} {facts.notes}".split())
+    return {"name": facts.name, "title": facts.title, "formula": facts.formula, "paper": paper, "settings": plain}
 
 
 def _setting(name: str, default: Any) -> str:

@@ -9,7 +9,21 @@ from typing import Annotated, Any
 import typer
 
 from kasync.cli import show
-from kasync.cli.options import AsJson, Faults, Quiet, choice, pairs
+from kasync.cli.options import (
+    Arrivals,
+    AsJson,
+    Faults,
+    Loss,
+    Metric,
+    Quiet,
+    TraceOption,
+    Track,
+    Work,
+    choice,
+    of_the_run,
+    own,
+    pairs,
+)
 from kasync.errors import UserError
 
 FileArgument = Annotated[Path | None, typer.Argument(help="TOML of settings, or the run.toml of an earlier run.")]
@@ -18,22 +32,26 @@ FileArgument = Annotated[Path | None, typer.Argument(help="TOML of settings, or 
 def run(
     file: FileArgument = None,
     rule: Annotated[str | None, typer.Option(help="What the server does: see kasync rules.")] = None,
-    dataset: Annotated[str | None, typer.Option(help="Which data: see kasync data ls.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Which data: see kasync data ls, or module:name.")] = None,
     clients: Annotated[int | None, typer.Option(help="How many clients there are.")] = None,
     k: Annotated[int | None, typer.Option("-k", "--k", help="Deliveries per step.")] = None,
     steps: Annotated[int | None, typer.Option(help="Server steps.")] = None,
     lr: Annotated[float | None, typer.Option(help="The rule's learning rate.")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of the rule, name=value; repeatable.")
+        list[str] | None, typer.Option("--set", help="A setting of the rule or of the run, name=value; repeatable.")
     ] = None,
     partition: Annotated[
         str | None, typer.Option(help="Who holds what: labels:per_client=1, dirichlet:alpha=0.5 ...")
     ] = None,
-    arrivals: Annotated[str | None, typer.Option(help="Who comes when: uniform, clock:durations=pareto ...")] = None,
+    arrivals: Arrivals = None,
+    trace: TraceOption = None,
     faults: Faults = None,
     timeline: Annotated[Path | None, typer.Option(help="Replay a saved timeline instead.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples per gradient.")] = None,
-    model: Annotated[str | None, typer.Option(help="The network.")] = None,
+    work: Work = None,
+    model: Annotated[str | None, typer.Option(help="The network: a name, or module:name for your own.")] = None,
+    loss: Loss = None,
+    metric: Metric = None,
     scale: Annotated[str | None, typer.Option(help="Pixels: unit, raw or symmetric.")] = None,
     staleness: Annotated[str | None, typer.Option(help="true, published-code or none.")] = None,
     schedule: Annotated[str | None, typer.Option(help="constant, linear, cosine or step.")] = None,
@@ -43,6 +61,7 @@ def run(
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1.")] = None,
     root: Annotated[str | None, typer.Option(help="Folder of the data; without it $KASYNC_DATA.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the run.")] = None,
+    track: Track = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -53,6 +72,8 @@ def run(
 
     Example: `kasync run --rule wkafl --dataset digits --clients 300 -k 10 --steps 500 --out my-run`
     """
+    from kasync.experiments.arrivals import from_text
+
     flags = {
         "dataset": dataset,
         "clients": clients,
@@ -68,32 +89,40 @@ def run(
         "device": device,
         "root": root,
         "partition": choice(partition) if partition else None,
-        "arrivals": choice(arrivals) if arrivals else None,
+        "arrivals": from_text(arrivals, trace),
         "faults": [choice(text) for text in faults] if faults else None,
         "work": {"kind": "gradient", "batch_size": batch_size} if batch_size is not None else None,
     }
-    given = {name: value for name, value in flags.items() if value is not None}
-    own = pairs(set_ or []) | ({} if lr is None else {"lr": lr})
+    given = {name: value for name, value in flags.items() if value is not None} | own(work, loss, metric)
+    of_run, of_rule = of_the_run(pairs(set_ or []))
+    given, of_rule = of_run | given, of_rule | ({} if lr is None else {"lr": lr})
     if timeline is not None:
         given |= _from_timeline(timeline, given)
-    settings = _settings(file, rule, given, own).resolved()
+    settings = _settings(file, rule, given, of_rule).resolved()
     folder = out or _folder(file, settings.name)
-    _carry_out(settings, folder, file, as_json, quiet)
+    _carry_out(settings, folder, file, as_json, quiet, track)
 
 
-def _carry_out(settings: Any, folder: Path, file: Path | None, as_json: bool, quiet: bool) -> None:
+def _carry_out(
+    settings: Any, folder: Path, file: Path | None, as_json: bool, quiet: bool, track: str | None = None
+) -> None:
     from kasync.experiments import runner
     from kasync.experiments.display import fitting
+    from kasync.report.loggers import tracked
 
-    display = fitting(quiet or as_json)
+    table = {folder.name: settings.table()}
+    display = tracked(fitting(quiet or as_json), track, settings.dataset, folder.parent, table)
     display.begin(1, 0)
     display.start(folder.name, settings.steps)
-    watch = runner.Watch(tell=lambda record: display.step(folder.name, record))
+    watch = runner.Watch(
+        tell=lambda record: display.step(folder.name, record), say=lambda words: show.note(words, quiet)
+    )
     kept = folder / "run.toml"
     again = show.command_line()  # until the settings are written down
     try:
         with show.interruptible(lambda: f"kasync run {kept}" if kept.exists() else again):
             summary = runner.run(settings, folder, watch, keep_model=True)
+        display.done(folder.name, summary)
     finally:
         display.end()
     if as_json:
@@ -110,6 +139,8 @@ def _row(settings: Any, summary: Mapping[str, Any]) -> dict[str, Any]:
         "rule": settings.rule.kind,
         "steps": settings.steps,
         "final_accuracy": summary.get("final_accuracy"),
+        "best_accuracy": summary.get("best_accuracy"),
+        "last_accuracy": summary.get("last_accuracy"),
         "stability": summary.get("stability"),
         "average_staleness": summary.get("average_staleness"),
         "dropped": summary.get("dropped"),
@@ -119,17 +150,19 @@ def _row(settings: Any, summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _settings(file: Path | None, rule: str | None, given: dict[str, Any], own: dict[str, Any]) -> Any:
-    """From a file with the flags over it, or from what suits the data set."""
-    from kasync.experiments import own as owned
-    from kasync.experiments.experiment import merged
+    """What suits the data set, with what a file says over it and the flags over that."""
+    from kasync.experiments import toml
+    from kasync.experiments.experiment import merged, settings_for
     from kasync.experiments.settings import RunSettings
 
     if file is None:
-        return owned.settings(rule or "wkafl", given, own)
-    table = RunSettings.read(file).table()
-    kind = rule or table["rule"]["kind"]
-    before = table["rule"] if kind == table["rule"]["kind"] else owned.rule_table(kind, str(table["dataset"]), table)
-    return RunSettings.of(merged(table, given) | {"rule": {**before, **own}}, str(file))
+        return settings_for(rule or "wkafl", given, own)
+    read = RunSettings.read(file).table()  # checked, with the place of a timeline
+    table = {name: read[name] for name in toml.read(file) if name in read}
+    before = dict(table.pop("rule", {"kind": "wkafl"}))
+    kind = rule or before["kind"]
+    kept = {name: value for name, value in before.items() if name != "kind"} if kind == before["kind"] else {}
+    return settings_for(kind, merged(table, given), {**kept, **own})
 
 
 def _from_timeline(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,7 +170,7 @@ def _from_timeline(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     from kasync import timelines
 
     if "arrivals" in given:
-        raise UserError("--timeline and --arrivals both say who comes when: give one of them.")
+        raise UserError("--timeline and --arrivals or --trace both say who comes when: give one of them.")
     saved = timelines.load(path)
     for name, value in (("clients", saved.population), ("k", saved.k)):
         if given.get(name, value) != value:
@@ -152,7 +185,7 @@ def _folder(file: Path | None, name: str) -> Path:
     from kasync.experiments.runner import finished
 
     if file is None or file.name != "run.toml":
-        return Path("results") / "runs" / name
+        return Path("kasync-runs") / "runs" / name
     return file.parent.with_name(f"{file.parent.name}-again") if finished(file.parent) else file.parent
 
 

@@ -1,4 +1,4 @@
-"""How is an answer shown? A table on a terminal, tab-separated lines in a pipe, JSON where a machine asked."""
+"""Answers: tables that fit a terminal, tab-separated lines in a pipe, JSON where a machine asked."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ from typing import Any
 
 import typer
 
+ALWAYS = 2  # columns of a table that are shown however narrow the terminal is
+GAP = 2  # characters between two columns
 
-def rows(table: Sequence[Mapping[str, Any]], as_json: bool = False, title: str = "") -> None:
-    """Rows with the same keys, in their order."""
+
+def rows(
+    table: Sequence[Mapping[str, Any]], as_json: bool = False, title: str = "", constant: Sequence[str] = ()
+) -> None:
+    """Rows with the same keys, in their order; `constant` columns that say the same everywhere go above the table.
+
+    A terminal that is too narrow for all columns shows the first that fit and says which are left out.
+    """
     if as_json:
         value(list(table))
         return
@@ -23,15 +31,45 @@ def rows(table: Sequence[Mapping[str, Any]], as_json: bool = False, title: str =
             print("\t".join(words(row.get(name)) for name in columns))
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    drawn = Table(title=title or None, title_justify="left", title_style="bold")
-    for name in columns:
+    console = Console()
+    same = [name for name in constant if name in columns and len({words(row.get(name)) for row in table}) == 1]
+    empty = [name for name in columns if not any(words(row.get(name)) for row in table)]
+    shared = ", ".join(text for name in same if (text := words(table[0][name])))
+    above = "\n".join(text for text in (title, shared) if text)
+    kept, left_out = fitting([name for name in columns if name not in (*same, *empty)], table, console.width)
+    drawn = Table(
+        title=escape(above) or None, title_justify="left", title_style="bold", box=None, padding=(0, GAP, 0, 0)
+    )
+    for name in kept:
         numbers = all(isinstance(row.get(name), int | float | None) for row in table)
-        drawn.add_column(name.replace("_", " "), justify="right" if numbers else "left", overflow="fold")
+        drawn.add_column(
+            name.replace("_", " "), justify="right" if numbers else "left", overflow="fold", min_width=_word(name)
+        )
     for row in table:
-        drawn.add_row(*(words(row.get(name)) for name in columns))
-    Console().print(drawn, markup=False)
+        drawn.add_row(*(escape(words(row.get(name))) for name in kept))
+    console.print(drawn)
+    if left_out:
+        console.print(f"Not shown for want of room: {', '.join(left_out)} (--json has all).", style="dim", markup=False)
+
+
+def fitting(columns: Sequence[str], table: Sequence[Mapping[str, Any]], width: int) -> tuple[list[str], list[str]]:
+    """The columns that fit beside each other, in their order, and those that do not; the first ones always do."""
+    kept: list[str] = []
+    room = width
+    for name in columns:
+        need = max([_word(name), *(len(words(row.get(name))) for row in table)]) + GAP
+        if len(kept) < ALWAYS or need <= room:
+            kept.append(name)
+            room -= need
+    return kept, [name for name in columns if name not in kept]
+
+
+def _word(name: str) -> int:
+    """The length of the longest word of a column's name."""
+    return max(map(len, name.split("_")), default=0)
 
 
 def value(thing: Any) -> None:
@@ -44,7 +82,7 @@ def value(thing: Any) -> None:
 def note(text: str, quiet: bool = False) -> None:
     """A word to the person, not part of the answer: on the terminal's error stream, if somebody looks."""
     if not quiet and sys.stderr.isatty():
-        print(text, file=sys.stderr)
+        print(text, file=sys.stderr, flush=True)
 
 
 def words(cell: Any) -> str:

@@ -38,7 +38,7 @@ def theory(
 
     Example: `kasync theory -k 20 --clients 3000 --steps 10000 --heterogeneity 0.5`
 
-    Example: `kasync theory results/runs/my-run --picture theory.png`
+    Example: `kasync theory kasync-runs/runs/my-run --picture theory.png`
     """
     if file is not None:
         _of_run(file, looks, picture, as_json, quiet)
@@ -136,7 +136,7 @@ def _verdict(bound: Any, loose: float | None) -> str:
 
 
 def _draw(path: Path, written: Any) -> None:
-    from kasync.report.figures.canvas import legend, panels
+    from kasync.report.figures import legend, panels
     from kasync.theory.bound_picture import draw_bound
     from kasync.theory.plan_picture import save
 

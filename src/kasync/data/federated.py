@@ -1,47 +1,36 @@
-"""Who holds which samples? A training set with one flat index list over all clients, and a test set at the server."""
+"""Federated data: a training set with one flat index list over all clients, and a test set at the server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from kasync.data.dataset import Samples
+from kasync.data.columns import as_inputs, as_labels, class_labels, client_lists, codes_of, encoded
+from kasync.data.dataset import Samples, check_classes, each, first_of, select
 from kasync.data.partition.draws import Purpose
 from kasync.data.partition.draws import order as random_order
-from kasync.data.partition.lists import offsets_of
+from kasync.data.partition.lists import Partition, offsets_of
 from kasync.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from kasync.data.dataset import Dataset
-    from kasync.data.partition import Partition
 
-SCALES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {  # what becomes of a pixel in 0..255
-    "unit": lambda pixels: pixels / 255,
-    "raw": lambda pixels: pixels,
-    "symmetric": lambda pixels: pixels / 127.5 - 1,
+SCALES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {  # what becomes of uint8 inputs
+    "unit": lambda pixels: pixels.to(torch.float32) / 255,
+    "raw": lambda pixels: pixels.to(torch.float32),
+    "symmetric": lambda pixels: pixels.to(torch.float32) / 127.5 - 1,
+    "none": lambda tokens: tokens.to(torch.int64),
 }
+Lists = tuple[NDArray[np.integer], NDArray[np.int64]]  # flat rows [total], and where each client's begin [clients + 1]
 
-
-@dataclass(frozen=True, eq=False)
-class OwnSamples(Samples):
-    """Samples from outside the catalogue: inputs of any shape [N, ...], labels int64 or, for regression, float32."""
-
-    def __post_init__(self) -> None:
-        if self.inputs.ndim < 2:
-            raise UserError(f"inputs have the shape {self.inputs.shape}: pass one row or picture per sample, [N, ...].")
-        if self.labels.shape != (len(self.inputs),):
-            raise UserError(f"{len(self.inputs)} inputs have labels of shape {self.labels.shape}: pass one label each.")
-        if self.labels.dtype.kind != "f" and self.labels.min(initial=0) < 0:
-            raise UserError(f"labels go down to {self.labels.min()}, but classes count from 0: renumber them.")
-
-
-_HELD: WeakKeyDictionary[Samples, dict[str, tuple[torch.Tensor, torch.Tensor]]] = WeakKeyDictionary()
+_HELD: WeakKeyDictionary[Samples, dict[str, tuple[Any, torch.Tensor | None]]] = WeakKeyDictionary()
 
 
 def _on(array: NDArray, device: torch.device | str) -> torch.Tensor:
@@ -49,29 +38,35 @@ def _on(array: NDArray, device: torch.device | str) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(writable)).to(device)
 
 
-def _samples_on(samples: Samples, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+def _samples_on(samples: Samples, device: str) -> tuple[Any, torch.Tensor | None]:
     """Inputs and labels on a device, for as long as the samples are held by somebody."""
     held = _HELD.setdefault(samples, {})
     if device not in held:
-        held[device] = (_on(samples.inputs, device), _on(_as_labels(samples.labels), device))
+        labels = None if samples.labels is None else _on(samples.labels, device)
+        held[device] = each(samples.inputs, lambda array: _on(array, device)), labels
     return held[device]
 
 
 @dataclass(frozen=True, eq=False)
 class FederatedTensors:
-    """Everything a run reads, on one device; inputs stay as stored (uint8 or float32) until `scaled`."""
+    """Everything a run reads, on one device; inputs stay as stored until `scaled`."""
 
-    inputs: torch.Tensor  # [N, ...] uint8 or float32
-    labels: torch.Tensor  # [N] int64, or float32 for regression
+    inputs: Any  # Tensor [N, ...] | dict[str, Tensor]
+    labels: Any  # Tensor [N, ...] int64, float32 or bool | None
     indices: torch.Tensor  # [total] int64 into inputs
     offsets: torch.Tensor  # [clients + 1] int64 into indices
-    test_inputs: torch.Tensor  # [T, ...]
-    test_labels: torch.Tensor  # [T]
+    test_inputs: Any  # [T, ...], as inputs
+    test_labels: Any  # [T, ...], as labels
+    client_test: tuple[torch.Tensor, torch.Tensor] | None = None  # indices into inputs, and offsets [clients + 1]
 
 
 @dataclass(frozen=True, eq=False)
 class FederatedData:
-    """Client c holds the training samples indices[offsets[c]:offsets[c + 1]]; `classes` is 0 for regression."""
+    """Client c holds the training samples indices[offsets[c]:offsets[c + 1]].
+
+    `classes` is 0 where labels are no classes (regression, multi-label, none). `client_test` are the rows of `train`
+    that each client keeps for testing, as indices and offsets of the same form; no client trains on any of them.
+    """
 
     train: Samples
     test: Samples
@@ -81,18 +76,55 @@ class FederatedData:
     scale: str = "unit"
     name: str = "data"
     source: str = ""
+    class_names: tuple[str, ...] | None = None  # [classes]
+    client_names: tuple[Hashable, ...] | None = None  # [clients]
+    client_test: Lists | None = None
 
     def __post_init__(self) -> None:
         if self.scale not in SCALES:
             raise unknown("scale", self.scale, SCALES)
-        if len(self.offsets) < 2 or self.offsets[0] != 0 or self.offsets[-1] != len(self.indices):
-            raise UserError(
-                f"offsets must run from 0 to {len(self.indices)}, one more than clients: pass [0, ..., total]."
-            )
-        if (np.diff(self.offsets) < 0).any():
-            raise UserError("offsets decrease somewhere: pass the running sum of the clients' sizes.")
-        if len(self.indices) and not (self.indices.min() >= 0 and self.indices.max() < len(self.train.labels)):
-            raise UserError(f"indices must lie in 0..{len(self.train.labels) - 1}, the training samples there are.")
+        check_classes(self.name, self.train, self.test, self.classes, self.class_names)
+        _check_lists("", self.indices, self.offsets, len(self.train))
+        if self.client_names is not None and len(self.client_names) != self.clients:
+            raise UserError(f"{len(self.client_names)} names are given for {self.clients} clients: name each.")
+        if self.client_test is not None:
+            _check_lists("client_test's ", *self.client_test, len(self.train))
+            if len(self.client_test[1]) != len(self.offsets):
+                raise UserError(
+                    f"client_test has {len(self.client_test[1]) - 1} clients, the data {self.clients}: give as many."
+                )
+            if self._kept_for_testing[self.indices].any():
+                raise UserError("client_test holds rows that clients train on: take them out of indices.")
+
+    def __repr__(self) -> str:
+        sizes = self.sizes
+        each = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
+        classes = f", {self.classes} classes" if self.classes else ""
+        return (
+            f"FederatedData({self.name!r}: {self.clients} clients with {each} of {len(self.train)} training samples, "
+            f"{len(self.test)} test samples{classes})"
+        )
+
+    def _repr_html_(self) -> str:
+        from kasync import notebook
+
+        return notebook.card(repr(self), self._draw)
+
+    def _draw(self, figure: Any) -> None:
+        """Samples of each client, and of which classes they are for the first clients."""
+        left, right = figure.subplots(1, 2, width_ratios=[1, 2])
+        left.hist(self.sizes, bins=min(30, max(1, len(np.unique(self.sizes)))), color="#35608d")
+        left.set(xlabel="training samples of a client", ylabel="clients")
+        labels = self.train.labels
+        if not self.classes or labels is None or labels.ndim != 1:
+            right.set_visible(False)
+            return
+        first = min(self.clients, 60)
+        counts = [np.bincount(labels[self.of(client)], minlength=self.classes) for client in range(first)]
+        drawn = right.imshow(np.array(counts).T, aspect="auto", cmap="Blues", interpolation="nearest", origin="lower")
+        right.set(xlabel=f"client (the first {first} of {self.clients})" if first < self.clients else "client")
+        right.set(ylabel="class")
+        figure.colorbar(drawn, ax=right, label="samples", pad=0.01)
 
     @property
     def clients(self) -> int:
@@ -107,6 +139,37 @@ class FederatedData:
         """The training samples of one client, as a view."""
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
+    def tests_of(self, client: int) -> NDArray[np.integer]:
+        """The rows of `train` that one client keeps for testing; none without `client_test`."""
+        if self.client_test is None:
+            return np.empty(0, np.int64)
+        indices, offsets = self.client_test
+        return indices[offsets[client] : offsets[client + 1]]
+
+    @cached_property
+    def test_clients(self) -> NDArray[np.int64] | None:
+        """[T] the client whose person made each sample of the test set, -1 for nobody's; None where that is not known.
+
+        Known where training and test samples have groups and every client is one person: a natural partition.
+        """
+        if self.train.groups is None or self.test.groups is None or not len(self.indices):
+            return None
+        owners = np.repeat(np.arange(self.clients), self.sizes)  # [total]
+        people = self.train.groups[self.indices]
+        pairs = np.unique(np.stack([people, owners]), axis=1)  # [2, pairs]
+        if any(len(np.unique(side)) < len(side) for side in pairs):
+            return None
+        place = np.minimum(np.searchsorted(pairs[0], self.test.groups), len(pairs[0]) - 1)
+        return np.where(pairs[0][place] == self.test.groups, pairs[1][place], -1)
+
+    @cached_property
+    def _kept_for_testing(self) -> NDArray[np.bool_]:
+        """[N] whether some client keeps a training sample for testing."""
+        kept = np.zeros(len(self.train), bool)
+        if self.client_test is not None:
+            kept[self.client_test[0]] = True
+        return kept
+
     def tensors(self, device: torch.device | str = "cpu") -> FederatedTensors:
         """The arrays as tensors on a device; on the CPU they share memory with the arrays where that is possible.
 
@@ -114,13 +177,19 @@ class FederatedData:
         """
         inputs, labels = _samples_on(self.train, str(device))
         test_inputs, test_labels = _samples_on(self.test, str(device))
+        lists = [(self.indices, self.offsets), *([self.client_test] if self.client_test is not None else [])]
+        (indices, offsets), *kept = [
+            (_on(rows.astype(np.int64, copy=False), device), _on(starts.astype(np.int64, copy=False), device))
+            for rows, starts in lists
+        ]
         return FederatedTensors(
             inputs=inputs,
             labels=labels,
-            indices=_on(self.indices.astype(np.int64, copy=False), device),
-            offsets=_on(self.offsets.astype(np.int64, copy=False), device),
+            indices=indices,
+            offsets=offsets,
             test_inputs=test_inputs,
             test_labels=test_labels,
+            client_test=kept[0] if kept else None,
         )
 
     def validation(self, fraction: float = 0.1, seed: int = 0) -> FederatedData:
@@ -128,9 +197,27 @@ class FederatedData:
 
         The held-out samples leave the training set altogether, and no client loses its last sample.
         """
+        held = self._drawn(fraction, seed)  # [count]
+        kept = np.ones(len(self.train), bool)  # [N]
+        kept[held] = False
+        renumbered = np.cumsum(kept) - 1  # [N] the place of a kept sample in the smaller training set
+        stays = kept[self.indices]  # [total over clients]
+        tests = self.client_test
+        return replace(
+            self,
+            train=self.train.subset(np.flatnonzero(kept)),
+            test=self.train.subset(held),
+            indices=renumbered[self.indices[stays]].astype(self.indices.dtype),
+            offsets=offsets_of(stays)[self.offsets],
+            client_test=None if tests is None else (renumbered[tests[0]], tests[1]),
+            name=f"{self.name} (validation)",
+        )
+
+    def _drawn(self, fraction: float, seed: int) -> NDArray[np.int64]:
+        """Random training samples to hold out, in order; none is a client's first, nor kept for a client's own test."""
         if not 0 < fraction < 1:
             raise UserError(f"fraction is {fraction}, but must lie between 0 and 1: 0.1 holds out a tenth.")
-        total = len(self.train.labels)
+        total = len(self.train)
         rank = np.empty(total, np.int64)  # [N] a random order of the training samples; the last ones are held out
         order = random_order(total, seed, Purpose.VALIDATION)
         rank[order] = np.arange(total)
@@ -138,22 +225,40 @@ class FederatedData:
         ranks = rank[self.indices]  # [total over clients]
         first = np.minimum.reduceat(ranks, self.offsets[filled]) if len(filled) else ranks  # [filled clients]
         rank[order[first]] = -1  # each client keeps its first sample
+        rank[self._kept_for_testing] = -1
         count = max(1, round(fraction * total))
         held = np.sort(np.argsort(rank, kind="stable")[total - count :])  # [count]
         if (rank[held] < 0).any():
             raise UserError(f"fraction {fraction} would leave a client without a sample: choose a smaller one.")
+        return held
 
-        kept = np.ones(total, bool)  # [N]
-        kept[held] = False
-        renumbered = np.cumsum(kept) - 1  # [N] the place of a kept sample in the smaller training set
-        stays = kept[self.indices]  # [total over clients]
+    def held_out(self, fraction: float = 0.2, seed: int = 0) -> FederatedData:
+        """The same data, each client keeping this share of its samples for testing, and at least one of two or more.
+
+        A sample that several clients hold is kept by all of them or by none. A client's only sample stays for training.
+        """
+        if not 0 < fraction < 1:
+            raise UserError(f"fraction is {fraction}, but must lie between 0 and 1: 0.2 keeps a fifth of each.")
+        if self.client_test is not None:
+            raise UserError("the clients already keep samples for testing: call held_out once.")
+        rank = np.empty(len(self.train), np.int64)  # [N] one random order for all clients
+        rank[random_order(len(rank), seed, Purpose.OWN_TEST)] = np.arange(len(rank))
+        owners = np.repeat(np.arange(self.clients), self.sizes)  # [total]
+        rows = self.indices[np.lexsort((rank[self.indices], owners))]  # [total] each client's in that order
+        place = np.arange(len(rows)) - self.offsets[owners]  # [total] 0 for a client's first
+        wanted = np.minimum(np.maximum(1, np.round(fraction * self.sizes)), self.sizes - 1)  # [clients]
+        tested = np.zeros(len(rank), bool)  # [N]
+        tested[rows[place < wanted[owners]]] = True
+        filled = np.flatnonzero(self.sizes)
+        left = np.add.reduceat(~tested[rows], self.offsets[filled]) if len(filled) else filled  # [filled clients]
+        tested[rows[self.offsets[filled[left == 0] + 1] - 1]] = False  # the last of a client that would have none left
+        mine = tested[self.indices]
+        starts = offsets_of(mine)[self.offsets]
         return replace(
             self,
-            train=_take(self.train, np.flatnonzero(kept)),
-            test=_take(self.train, held),
-            indices=renumbered[self.indices[stays]].astype(self.indices.dtype),
-            offsets=offsets_of(stays)[self.offsets],
-            name=f"{self.name} (validation)",
+            indices=self.indices[~mine],
+            offsets=self.offsets - starts,
+            client_test=(self.indices[mine], starts),
         )
 
     def server_sample(self, count: int, classes: int | None = None, seed: int = 0) -> Samples:
@@ -161,12 +266,13 @@ class FederatedData:
 
         With `classes` they come from that many classes, drawn at random, in equal shares; no sample is drawn twice.
         """
-        labels = self.train.labels
-        order = random_order(len(labels), seed, Purpose.SERVER)
-        if not (classes or 1) <= count <= len(labels):
-            raise UserError(f"count is {count}, but must lie in {classes or 1}..{len(labels)}: change it.")
+        order = random_order(len(self.train), seed, Purpose.SERVER)
+        order = order[~self._kept_for_testing[order]]
+        if not (classes or 1) <= count <= len(order):
+            raise UserError(f"count is {count}, but must lie in {classes or 1}..{len(order)}: change it.")
         if classes is None:
-            return _take(self.train, order[:count])
+            return self.train.subset(order[:count])
+        labels = class_labels(self.train.labels, f"a server sample of {classes} classes", "leave classes out")
         present = np.unique(labels)
         if not 1 <= classes <= len(present):
             raise UserError(f"classes is {classes}, but must lie in 1..{len(present)}, the classes with samples.")
@@ -180,7 +286,7 @@ class FederatedData:
                     f"count {count} needs {share} samples of label {label}, but there are {len(held)}: lower it."
                 )
             drawn.append(held[:share])
-        return _take(self.train, np.concatenate(drawn))
+        return self.train.subset(np.concatenate(drawn))
 
 
 def federate(dataset: Dataset, partition: Partition, scale: str = "unit") -> FederatedData:
@@ -194,55 +300,86 @@ def federate(dataset: Dataset, partition: Partition, scale: str = "unit") -> Fed
         scale=scale,
         name=dataset.name,
         source=dataset.source,
+        class_names=dataset.class_names,
     )
 
 
 def from_arrays(
-    inputs: ArrayLike,
-    labels: ArrayLike,
-    test_inputs: ArrayLike,
-    test_labels: ArrayLike,
-    parts: Sequence[ArrayLike],
+    inputs: ArrayLike | Mapping[str, ArrayLike],
+    labels: ArrayLike | None = None,
+    test_inputs: ArrayLike | Mapping[str, ArrayLike] | None = None,
+    test_labels: ArrayLike | None = None,
+    parts: Partition | Sequence[ArrayLike] | Mapping[Any, ArrayLike] | None = None,
     classes: int | None = None,
     scale: str = "unit",
     name: str = "arrays",
+    *,
+    owners: Sequence[Hashable] | NDArray | None = None,
+    test_fraction: float | None = None,
+    seed: int = 0,
 ) -> FederatedData:
-    """Your own arrays: uint8 pixels are scaled, floats are passed as they are; parts[c] lists client c's samples."""
-    train = OwnSamples(_as_inputs(inputs), _as_labels(np.asarray(labels)))
-    test = OwnSamples(_as_inputs(test_inputs), _as_labels(np.asarray(test_labels)))
-    lists = [np.asarray(part, dtype=np.int64).reshape(-1) for part in parts]
-    if not lists:
-        raise UserError("parts is empty: pass one list of sample indices per client.")
-    if classes is None:
-        is_regression = train.labels.dtype.kind == "f"
-        classes = 0 if is_regression else 1 + int(max(s.labels.max(initial=-1) for s in (train, test)))
-    offsets = offsets_of(np.array([len(part) for part in lists]))
-    return FederatedData(train, test, np.concatenate(lists), offsets, classes, scale, name)
+    """Your own arrays, and who holds which rows of them.
+
+    `inputs` is one array [N, ...] or several by name, `labels` has a row for each sample or is left out. Whole numbers
+    and words make classes, floats a regression, bools marks. Who holds what is told by `parts`, rows for each client
+    (a list, a dict client -> rows, a partition), or by `owners`, one id for each sample. Without a test set of your
+    own, `test_fraction` splits one off.
+    """
+    if (parts is None) == (owners is None):
+        told = "not told: give parts or owners" if owners is None else "told twice: give parts or owners, not both"
+        raise UserError(f"who holds which samples is {told}.")
+    if test_inputs is None and test_labels is not None:
+        raise UserError("test_labels are given without test_inputs: give both, or test_fraction=0.1.")
+    if test_inputs is not None and test_fraction is not None:
+        raise UserError(f"test_fraction is {test_fraction}, but there are test_inputs: give one of the two.")
+    columns = as_inputs(inputs)
+    rows = len(first_of(columns))
+    targets = None if labels is None else as_labels(labels)
+    test_columns = select(columns, slice(0)) if test_inputs is None else as_inputs(test_inputs, "test_inputs")
+    tests = None if test_labels is None else as_labels(test_labels, "test_labels")
+    if test_inputs is None and targets is not None:
+        tests = targets[:0]
+    targets, tests, classes, class_names = encoded(targets, tests, classes)
+    groups, names = None, None
+    if owners is not None:
+        groups, names = codes_of(owners, rows)
+        indices, offsets = np.argsort(groups, kind="stable"), offsets_of(np.bincount(groups, minlength=len(names)))
+    elif parts is not None:
+        indices, offsets, names = client_lists(parts, rows)
+    train, test = Samples(columns, targets, groups, names if owners is not None else None), Samples(test_columns, tests)
+    data = FederatedData(
+        train, test, indices, offsets, classes, scale, name, class_names=class_names, client_names=names
+    )
+    if test_fraction is None:
+        return data
+    return replace(data.validation(test_fraction, seed), name=name)
 
 
-def scaled(inputs: torch.Tensor, scale: str) -> torch.Tensor:
-    """uint8 pixels as float32: "unit" x/255, "raw" x, "symmetric" x/127.5 - 1; floats pass unscaled."""
+def scaled(inputs: Any, scale: str) -> Any:
+    """Inputs as a model takes them: uint8 as pixels by `scale`, other whole numbers as int64, the rest as it is.
+
+    "unit" is x/255, "raw" x, "symmetric" x/127.5 - 1; with "none" uint8 are numbers like any other, tokens for example.
+    """
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
-    if inputs.is_floating_point():
-        return inputs
-    return SCALES[scale](inputs.to(torch.float32))
+    return each(inputs, lambda tensor: _scaled(tensor, scale))
 
 
-def _as_inputs(inputs: ArrayLike) -> NDArray:
-    array = np.asarray(inputs)
-    if array.dtype.kind == "f":
-        return array.astype(np.float32, copy=False)
-    if array.dtype != np.uint8:
-        raise UserError(f"inputs are {array.dtype}, neither uint8 pixels nor floats: convert them with .astype first.")
-    return array
+def _scaled(tensor: torch.Tensor, scale: str) -> torch.Tensor:
+    if tensor.dtype == torch.uint8:
+        return SCALES[scale](tensor)
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        return tensor
+    return tensor.to(torch.int64)
 
 
-def _as_labels(labels: NDArray) -> NDArray:
-    """int64 classes, or float32 targets."""
-    return labels.astype(np.float32 if labels.dtype.kind == "f" else np.int64, copy=False)
-
-
-def _take(samples: Samples, rows: NDArray[np.integer]) -> Samples:
-    groups = None if samples.groups is None else samples.groups[rows]
-    return replace(samples, inputs=samples.inputs[rows], labels=samples.labels[rows], groups=groups)
+def _check_lists(whose: str, indices: NDArray[np.integer], offsets: NDArray[np.int64], rows: int) -> None:
+    """Flat rows, and offsets that cut them into clients."""
+    if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(indices):
+        raise UserError(
+            f"{whose}offsets must run from 0 to {len(indices)}, one more than clients: pass [0, ..., total]."
+        )
+    if (np.diff(offsets) < 0).any():
+        raise UserError(f"{whose}offsets decrease somewhere: pass the running sum of the clients' sizes.")
+    if len(indices) and not (indices.min() >= 0 and indices.max() < rows):
+        raise UserError(f"{whose}indices must lie in 0..{rows - 1}, the training samples there are.")

@@ -1,4 +1,4 @@
-"""How is FEMNIST read? From LEAF's json: 62 classes of 28x28 characters, by the writer, dark on white as there."""
+"""FEMNIST from LEAF's json: 62 classes of 28x28 characters, by the writer, dark on white as there."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from kasync.data.cache import cached
-from kasync.data.dataset import Dataset, Samples
+from kasync.data.dataset import Dataset, Samples, every_fifth
 from kasync.data.files import broken, missing, refusing
 from kasync.data.leaf import Leaf, clients, find_leaf, integers, numbered
-from kasync.data.split import every_fifth
 
 CLASSES = 62
 

@@ -1,4 +1,4 @@
-"""Where are a dataset's files, and how are they read without trusting them?"""
+"""The files of a data set: where they are, and how they are read without trusting them."""
 
 import gzip
 import os

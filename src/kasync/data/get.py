@@ -1,4 +1,4 @@
-"""How does a dataset come here over the network? The hub's own loaders fetch it; the official layout is written."""
+"""Datasets over the network: the hub's own loaders fetch them, and the official layout is written."""
 
 import os
 import socket
@@ -33,6 +33,7 @@ HUBS = {
     "cifar10": Hub("uoft-cs/cifar10", write.cifar10),
     "celeba": Hub("flwrlabs/celeba", write.celeba),
     "femnist": Hub("flwrlabs/femnist", write.femnist),
+    "shakespeare": Hub("flwrlabs/shakespeare", write.shakespeare),
     "emnist-mnist": Hub("tanganke/emnist_mnist", files=tuple(f"raw/emnist-mnist-{file}" for file in IDX_FILES)),
     "emnist-byclass": Hub("Royc30ne/emnist-byclass", files=tuple(f"emnist-byclass-{file}" for file in IDX_FILES)),
 }
@@ -41,6 +42,7 @@ BY_HAND = {
     "cifar10": "cifar-10-binary.tar.gz",
     "celeba": "img_align_celeba.zip, identity_CelebA.txt and list_attr_celeba.txt",
     "femnist": "the folders train and test of LEAF's json",
+    "shakespeare": "the folders train and test of LEAF's json",
     "emnist-mnist": "the four files emnist-mnist-train-images-idx3-ubyte.gz ... emnist-mnist-test-labels-idx1-ubyte.gz",
     "emnist-byclass": "the four files emnist-byclass-train-images-idx3-ubyte.gz ... -test-labels-idx1-ubyte.gz",
 }
@@ -50,6 +52,8 @@ def get(name: str, root: str | os.PathLike[str] | None = None) -> Path:
     """Fetch a dataset into root/name, in the layout `load` reads, with the hub's progress bar; the folder it is in."""
     if name not in names():
         raise unknown("dataset", name, HUBS)
+    if name == "newsgroups":
+        raise UserError("newsgroups by author is on no hub: docs/data.md says how its file is made.")
     if name not in HUBS:
         raise UserError(f"{name} needs no download: kasync.data.load({name!r}) makes it where it is.")
     places = roots(root)

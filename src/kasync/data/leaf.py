@@ -1,4 +1,4 @@
-"""How is LEAF's json read? One client at a time, so that its numbers never all stand in memory as Python objects."""
+"""LEAF's json, read one client at a time, so that its numbers never all stand in memory as Python objects."""
 
 import json
 import re

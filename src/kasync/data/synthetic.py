@@ -1,4 +1,4 @@
-"""What is LEAF's synthetic(alpha, beta)? Clients whose models differ by alpha and whose inputs differ by beta.
+"""LEAF's synthetic(alpha, beta): clients whose models differ by alpha and whose inputs differ by beta.
 
 Li et al., "Federated Optimization in Heterogeneous Networks" (FedProx), section 5.1. Client c draws u ~ N(0, alpha) and
 B ~ N(0, beta), both read as standard deviations as in the authors' program; a model W, b ~ N(u, 1) and a centre
@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kasync.data.dataset import Dataset, Samples
-from kasync.data.split import every_fifth
+from kasync.data.dataset import Dataset, Samples, every_fifth
 from kasync.errors import UserError
 
 FEWEST = 50

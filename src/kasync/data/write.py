@@ -1,4 +1,4 @@
-"""How are downloaded samples kept? In the official layouts, so that every dataset is read in one way only."""
+"""Downloaded samples in the official layouts, so that every dataset is read in one way only."""
 
 import gzip
 import io
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kasync.data.cache import appearing_whole
-from kasync.data.pictures import shrunk
-from kasync.data.split import every_fifth
+from kasync.data.celeba import shrunk
+from kasync.data.dataset import every_fifth
 from kasync.errors import UserError
 
 BATCHES = 5
@@ -83,11 +83,29 @@ def femnist(splits: Mapping[str, Rows], folder: Path) -> None:
                 own = members[writer][mask[members[writer]]]
                 shades = [_shades(row["image"]) for row in rows.select(own)]
                 data[str(names[writer])] = {"x": shades, "y": labels[own].tolist()}
-            sizes = [len(client["y"]) for client in data.values()]
-            content = {"users": list(data), "num_samples": sizes, "user_data": data}
-            path = folder / part / f"all_data_{first // CLIENTS_PER_FILE}.json"
-            with appearing_whole(path) as temporary, temporary.open("w", encoding="utf-8") as stream:
-                json.dump(content, stream, separators=(",", ":"))
+            _write_leaf(folder / part / f"all_data_{first // CLIENTS_PER_FILE}.json", data)
+
+
+def shakespeare(splits: Mapping[str, Rows], folder: Path) -> None:
+    """LEAF's json, all_data: the windows of each role in their order, a hundred roles to a file."""
+    rows = _split(splits, "train")
+    names, roles = np.unique(np.array(rows["character_id"]), return_inverse=True)
+    order = np.argsort(roles, kind="stable")  # [N] role after role, each in its own order
+    members = np.split(order, np.cumsum(np.bincount(roles))[:-1])
+    for first in range(0, len(names), CLIENTS_PER_FILE):
+        data = {}
+        for role in range(first, min(first + CLIENTS_PER_FILE, len(names))):
+            own = rows.select(members[role])
+            data[str(names[role])] = {"x": list(own["x"]), "y": list(own["y"])}
+        _write_leaf(folder / "all_data" / f"all_data_{first // CLIENTS_PER_FILE}.json", data)
+
+
+def _write_leaf(path: Path, data: Mapping[str, Mapping[str, list[Any]]]) -> None:
+    """One file of clients, each with its x and y."""
+    sizes = [len(client["y"]) for client in data.values()]
+    content = {"users": list(data), "num_samples": sizes, "user_data": data}
+    with appearing_whole(path) as temporary, temporary.open("w", encoding="utf-8") as stream:
+        json.dump(content, stream, separators=(",", ":"))
 
 
 def _shades(picture: Any) -> list[float]:

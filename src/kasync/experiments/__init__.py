@@ -1,1 +1,1 @@
-"""Does the paper hold up? Experiments as data, runs that survive being killed, grids, tuning; `report` only reads."""
+"""Experiments as data: runs that survive being killed, grids, tuning; `report` only reads what they leave."""

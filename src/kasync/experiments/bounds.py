@@ -1,4 +1,4 @@
-"""How far are the theorems from what a run really did? The run is repeated with a witness that measures along it."""
+"""The theorems beside a run: it is repeated with a witness that measures along it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from kasync.theory import (
     theorem_two,
 )
 from kasync.theory.constants import Floats
-from kasync.work.clients import default_loss, one_thread_each
+from kasync.work.clients import one_thread_each
+from kasync.work.objective import default_loss
 
 SPREAD_GROWTH = 0.02  # M_e: V_j >= 0 needs it small, and sigma_e can take the rest
 PLACES = 4  # points of a stage at which constants are measured
@@ -70,7 +71,7 @@ def chapters(settings: RunSettings, looks: int = 60) -> tuple[Chapter, ...]:
             f"rule {settings.rule.kind!r} adds what it remembers of clients, which no theorem here is about."
         )
     every = max(1, parts.timeline.steps // looks)
-    loss = default_loss(parts.data)
+    loss = parts.loss or default_loss(parts.data)
     witness = Witness(whole_gradient(parts.model, parts.data, loss), every)
     rule = replace(parts.rule, parts=(*parts.rule.parts, witness))
     run = simulate(
@@ -82,6 +83,7 @@ def chapters(settings: RunSettings, looks: int = 60) -> tuple[Chapter, ...]:
         seed=settings.seed,
         hold=settings.hold,
         staleness=settings.staleness,
+        loss=parts.loss,
         evaluate_every=parts.timeline.steps,
     )
     records = [record for record in run if not record.skipped]  # the witness counts updates, which a skip is not
@@ -104,7 +106,7 @@ def constants_at_start(settings: RunSettings) -> StageOne:
     parts = ready(replace(settings, steps=1))
     task = _task(parts)
     with one_thread_each():
-        gradient = whole_gradient(parts.model, parts.data, default_loss(parts.data))
+        gradient = whole_gradient(parts.model, parts.data, parts.loss or default_loss(parts.data))
         found = _measured(parts, [task.params()], gradient)
         return _stage_one(settings, parts, found, task.params())
 
@@ -191,7 +193,7 @@ def _momentum(settings: RunSettings) -> float:
 
 def _task(parts: Ready) -> ModelTask:
     tensors, data = parts.data.tensors(), parts.data
-    formula = default_loss(data)
+    formula = parts.loss or default_loss(data)
 
     def samples(client: int) -> tuple[Tensor, Tensor]:
         rows = tensors.indices[tensors.offsets[client] : tensors.offsets[client + 1]]

@@ -1,47 +1,40 @@
-"""How do settings become a model, data, a rule, a timeline and work?"""
+"""What settings name: a model, data, a rule, a timeline, work, a loss and metrics, built in or of one's own."""
 
 from __future__ import annotations
 
 import functools
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from kasync import data, discounts, models, optimizers, parts, rules, schedules
+from kasync import components, data, discounts, models, optimizers, parts, rules, schedules
 from kasync.core import Part, Rule
 from kasync.data import Dataset, FederatedData
-from kasync.errors import unknown
+from kasync.errors import UserError, unknown
 from kasync.experiments.arrivals import timeline_of
 from kasync.experiments.faulty import apart
 from kasync.experiments.resolve import OURS, rule_name
 from kasync.experiments.settings import RunSettings
 from kasync.faults import Fault
+from kasync.parts.trust import ServerGradient
 from kasync.simulator import server_gradient
 from kasync.timelines import Timeline
-from kasync.work import Gradient, LocalSGD, Work
+from kasync.work import Gradient, Local, LocalSGD, Work
 
-WORKS: dict[str, type] = {"gradient": Gradient, "local_sgd": LocalSGD}
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer] | None] = {
-    "none": None,  # the rule's own
-    "plain": optimizers.Plain,
-    "momentum": functools.partial(torch.optim.SGD, momentum=0.9),
-    "adam": torch.optim.Adam,
-    "adagrad": torch.optim.Adagrad,
-    "rmsprop": torch.optim.RMSprop,
-    "muon": optimizers.Muon,
-}
+WORKS: dict[str, type] = {"gradient": Gradient, "local_sgd": LocalSGD, "local": Local}
+OPTIMIZERS = optimizers.NAMED
 DISCOUNTS: dict[str, type] = {
     "none": discounts.NoDiscount,
     "polynomial": discounts.Polynomial,
     "hinge": discounts.Hinge,
     "inverse": discounts.Inverse,
 }
-DECIDE_DATA = ("dataset", "root", "data", "partition", "clients", "seed", "scale", "validation")
+DECIDE_DATA = ("dataset", "root", "data", "partition", "clients", "seed", "scale", "validation", "own")
 _loading = threading.Lock()  # runs side by side must not decode the same files at once
 
 
@@ -55,19 +48,55 @@ class Ready:
     timeline: Timeline
     work: Work
     faults: tuple[Fault, ...] = ()  # those that the timeline does not have already
+    loss: Any = None
+    metrics: Mapping[str, Callable[..., Any]] | None = None
 
 
 def ready(settings: RunSettings) -> Ready:
     """The parts of a run whose settings are resolved."""
     held = data_of(settings)
-    model = models.build(settings.model, held, seed=settings.seed)
+    model, loss = model_of(settings, held), loss_of(settings)
     own = None
     if "server_samples" in settings.rule.settings:
         given = settings.rule.settings
         samples = held.server_sample(given["server_samples"], given.get("server_classes"), settings.seed)
-        own = server_gradient(model, held, samples, device=settings.device)
+        batch = given.get("server_batch")
+        own = server_gradient(model, held, samples, loss, settings.device, batch=batch, seed=settings.seed)
     timeline, faults = timeline_of(settings), apart(settings)[1]
-    return Ready(model, held, rule_of(settings, own), timeline, work_of(settings), faults)
+    rule, work = rule_of(settings, own), work_of(settings)
+    return Ready(model, held, rule, timeline, work, faults, loss, metrics_of(settings))
+
+
+def model_of(settings: RunSettings, held: FederatedData) -> nn.Module:
+    """The network, started as the seed says."""
+    if not components.is_own(settings.model):
+        return models.build(settings.model, held, seed=settings.seed)
+    offered = {"data": lambda: held, "classes": lambda: held.classes}
+    return own_model(components.load(settings.model, "model"), settings.seed, offered)
+
+
+def own_model(make: Any, seed: int, offered: components.Offered) -> nn.Module:
+    """A model, or what a class or function makes of the seed and what else it asks for by name."""
+    if isinstance(make, nn.Module):
+        return make
+    if not callable(make):
+        raise UserError(f"model is {type(make).__name__}: give a torch.nn.Module, or a function that makes one.")
+    with torch.random.fork_rng(devices=[]):  # the start is the seed's, whoever draws it
+        torch.manual_seed(seed)
+        found = components.by_seed("model", make, seed, offered)
+    if not isinstance(found, nn.Module):
+        raise UserError(f"model gives {type(found).__name__}: return a torch.nn.Module.")
+    return found
+
+
+def loss_of(settings: RunSettings) -> Any:
+    """A loss of the user's own, or None for the one that suits the labels."""
+    return components.load(settings.loss, "loss") if settings.loss else None
+
+
+def metrics_of(settings: RunSettings) -> dict[str, Callable[..., Any]] | None:
+    """Metrics of the user's own by the names of their functions."""
+    return {name.rpartition(":")[2]: components.load(name, "metric") for name in settings.metrics} or None
 
 
 def data_of(settings: RunSettings) -> FederatedData:
@@ -80,10 +109,35 @@ def data_of(settings: RunSettings) -> FederatedData:
 @functools.lru_cache(maxsize=8)
 def _federated(decisive: str) -> FederatedData:
     settings = RunSettings.of({name: value for name, value in json.loads(decisive).items() if value is not None})
-    dataset = _dataset(settings.dataset, settings.root, json.dumps(dict(settings.data), sort_keys=True))
-    way = data.partition.build(settings.partition.kind, **settings.partition.settings)
-    held = data.federate(dataset, way(dataset, settings.clients, settings.seed), settings.scale)
+    found = (
+        _own_data(settings)
+        if components.is_own(settings.dataset)
+        else _dataset(settings.dataset, settings.root, json.dumps(dict(settings.data), sort_keys=True))
+    )
+    if isinstance(found, FederatedData):
+        held = found
+    else:
+        way = data.partition.build(settings.partition.kind, **settings.partition.settings)
+        held = data.federate(found, way(found, settings.clients, settings.seed), settings.scale)
     return held.validation(settings.validation, settings.seed) if settings.validation else held
+
+
+def _own_data(settings: RunSettings) -> Dataset | FederatedData:
+    """What a function of the user's makes; a Dataset is shared out as [partition] says."""
+    make = components.load(settings.dataset, "dataset")
+    offered = {"clients": lambda: settings.clients, "root": lambda: settings.root or None}
+    found = components.by_seed("dataset", make, settings.seed, offered, settings.data) if callable(make) else make
+    if not isinstance(found, Dataset | FederatedData):
+        raise UserError(
+            f"dataset {settings.dataset!r} gives {type(found).__name__}: return kasync.data.from_arrays(...), "
+            f"kasync.data.federate(...) or a kasync.data.Dataset."
+        )
+    if isinstance(found, FederatedData) and found.clients < settings.clients:
+        raise UserError(
+            f"dataset {settings.dataset!r} has {found.clients} clients, the settings say {settings.clients}: set "
+            f"clients = {found.clients}, or let the function take `clients`."
+        )
+    return found
 
 
 @functools.lru_cache(maxsize=4)
@@ -92,10 +146,24 @@ def _dataset(name: str, root: str, settings: str) -> Dataset:
 
 
 def work_of(settings: RunSettings) -> Work:
-    return WORKS[settings.work.kind](**settings.work.settings)
+    """The work; an optimiser is named as in `optimizer`, or as torch.optim has it."""
+    kind, given = settings.work.kind, dict(settings.work.settings)
+    if kind == "local" and "optimizer" in given:
+        given["optimizer"] = _local_optimizer(str(given["optimizer"]))
+    make = components.find(kind, "kind of [work]", WORKS)
+    work = make if isinstance(make, Work) else components.made(f"work {kind!r}", make, given, {})
+    if not isinstance(work, Work):
+        raise UserError(f"work {kind!r} gives {type(work).__name__}: return a kasync.Work, kasync.Local(...), say.")
+    return work
 
 
-def rule_of(settings: RunSettings, own: Callable[[Tensor], Tensor] | None) -> Rule:
+def _local_optimizer(name: str) -> Any:
+    if isinstance(getattr(torch.optim, name, None), type):
+        return getattr(torch.optim, name)
+    return components.find(name, "optimizer of [work]", {known: made for known, made in OPTIMIZERS.items() if made})
+
+
+def rule_of(settings: RunSettings, own: ServerGradient | None) -> Rule:
     """The rule, with the server's own gradient where it needs one, less the parts that an ablation leaves out."""
     given = {name: _plain(name, value) for name, value in settings.rule.settings.items() if name not in OURS}
     if "server_samples" in settings.rule.settings:

@@ -1,4 +1,4 @@
-"""How far is the grid? A live display where somebody looks at a terminal, plain lines in a log, or nothing."""
+"""How far a grid is: bars on a terminal or in a notebook, plain lines in a log, or nothing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 import time
 from typing import Any, Protocol, TextIO
 
+from kasync import notebook
 from kasync.simulator import Record
 
 
@@ -138,9 +139,73 @@ class Bars(Silent):
         self.progress.advance(self.all)
 
 
+class Cell(Silent):
+    """One line and one bar below a cell of a notebook, renewed in place."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, int] = {}
+        self.now: dict[str, tuple[int, str]] = {}
+        self.total = self.count = self.lost = 0
+        self.began = self.shown = time.monotonic()
+        self.handle: Any = None
+
+    def begin(self, runs: int, finished: int) -> None:
+        self.total, self.count, self.lost, self.began = runs, finished, 0, time.monotonic()
+        self._show(at_once=True)
+
+    def start(self, name: str, steps: int) -> None:
+        self.steps[name], self.now[name] = steps, (0, "")
+
+    def step(self, name: str, record: Record) -> None:
+        accuracy = self.now[name][1] if record.accuracy is None else f", accuracy {record.accuracy:.4f}"
+        self.now[name] = (record.step, accuracy)
+        self._show()
+
+    def done(self, name: str, summary: dict[str, Any]) -> None:
+        self.count += 1
+        self.now.pop(name, None)
+        self._show(at_once=True)
+
+    def failed(self, name: str, why: str) -> None:
+        self.lost += 1
+        self.done(name, {})
+
+    def end(self) -> None:
+        self.now = {}
+        self._show(at_once=True)
+
+    def words(self) -> str:
+        """What the line says."""
+        going = [f"{name}: step {step}/{self.steps[name]}{told}" for name, (step, told) in self.now.items()]
+        lost = f", {self.lost} failed" if self.lost else ""
+        passed = time.monotonic() - self.began
+        return "; ".join([f"{self.count} of {self.total} runs{lost}, {passed:.0f} s", *going])
+
+    def _show(self, at_once: bool = False) -> None:
+        now = time.monotonic()
+        if not at_once and now - self.shown < 0.2:
+            return
+        self.shown = now
+        from html import escape
+
+        from IPython.display import HTML, display
+
+        share = sum(step / max(1, self.steps[name]) for name, (step, _) in self.now.items())
+        bar = f'<progress value="{self.count + share:.3f}" max="{max(1, self.total)}" style="width: 20em"></progress>'
+        page = HTML(f"{bar} {escape(self.words())}")
+        if self.handle is None:
+            self.handle = display(page, display_id=True)
+        else:
+            self.handle.update(page)
+
+
 def fitting(quiet: bool = False) -> Display:
-    """Bars on a terminal if rich is there, lines on a terminal without it, nothing where nobody looks."""
-    if quiet or not sys.stderr.isatty():
+    """Bars in a notebook or on a terminal, lines on a terminal without rich, nothing where nobody looks."""
+    if quiet:
+        return Silent()
+    if notebook.running():
+        return Cell()
+    if not sys.stderr.isatty():
         return Silent()
     try:
         return Bars()

@@ -1,194 +1,251 @@
-"""What is an experiment? A file that names tasks, rules, seeds and the paper's numbers; here it becomes cells."""
+"""Experiments: a file names tasks, rules, seeds and the paper's numbers; here it becomes cells, one run each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
+from functools import cache
+from itertools import product
+from pathlib import Path
 from typing import Any
 
-from kasync.errors import unknown
-from kasync.experiments.problems import Problem
-from kasync.experiments.settings import SECTIONS, RunSettings
+from kasync import components
+from kasync.errors import UserError, unknown
+from kasync.experiments import toml
+from kasync.experiments.resolve import facts_of, title_of
+from kasync.experiments.settings import ELSEWHERE, SECTIONS, RunSettings
 from kasync.experiments.tuned import Tuned
 
-TITLES = {
-    "wkafl": "WKAFL",
-    "twafl": "TWAFL",
-    "sasgd": "SASGD",
-    "gsgm": "GSGM",
-    "kasync_sgd": "K-async SGD",
-    "fedbuff": "FedBuff",
-    "ca2fl": "CA2FL",
-    "fresh": "no staleness",
-    "zeno": "Zeno++",
-    "recall": "Recall",
-    "ace": "ACE",
-    "fadas": "FADAS",
-    "delay_adaptive": "delay-adaptive",
-    "ringmaster": "Ringmaster",
-}
+HERE = Path(__file__).parent
+PAPERS, PROBLEMS = HERE / "papers", HERE / "problems"
+SCALES = ("quick", "full")
+SEEDS = {"quick": 2, "full": 3}  # where a file does not say
+KINDS = ("training", "timelines")
 
 
 @dataclass(frozen=True)
-class Variant:
-    """A rule under another name: with other settings, with parts left out, or with a run of another shape.
+class Problem:
+    """A data set with its network and settings by rule; `stands_for` is the paper's data set, `note` what differs.
+
+    `scripts` names, by rule, the authors' script in authors.toml whose settings these are. A rule's own `k` takes the
+    place of the task's, and `lr_per_arrival` is its rate divided by k.
+    """
+
+    name: str
+    title: str
+    run: Mapping[str, Any]
+    rules: Mapping[str, Mapping[str, Any]]
+    stands_for: str = ""
+    note: str = ""
+    scripts: Mapping[str, str] = field(default_factory=dict)
+
+    def settings_of(self, rule: str) -> Mapping[str, Any]:
+        """The settings of a rule on this problem."""
+        if rule not in self.rules:
+            raise UserError(f"problem {self.name!r} has no settings for the rule {rule!r}: add [rules.{rule}] to it.")
+        return self.rules[rule]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A rule under a label of its own: with other settings, with parts left out, or with a run of another shape.
 
     With a `factor` it is the contender `of` with its learning rate, tuned or not, times this factor.
     """
 
+    label: str
     rule: str
-    title: str
+    name: str = ""  # for people
     settings: Mapping[str, Any] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
     of: str = ""
     factor: float = 1.0
 
+    @property
+    def title(self) -> str:
+        name = self.name or title_of(self.rule)
+        return f"{name}, rate × {self.factor:g}" if self.of else name
+
 
 @dataclass(frozen=True)
 class Task:
-    """One line of a table or one panel of a figure."""
+    """One line of a table or one panel of a figure, in a group of such; `axes` says where it stands among them."""
 
     name: str
-    title: str
-    problem: Problem
-    run: Mapping[str, Any]
+    short: str  # for people, beside others of its group
     group: str | None = None
     x: float | None = None
+    axes: Mapping[str, str] = field(default_factory=dict)  # axis -> value
+    names: Mapping[str, str] = field(default_factory=dict)  # axis -> what people call the value
+    problem: Problem | None = None  # known where runs are planned
+    run: Mapping[str, Any] = field(default_factory=dict)
+    stands_for: str = ""
     note: str = ""
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        return ", ".join(text for text in (self.group, self.short) if text)
+
+    def record(self) -> dict[str, Any]:
+        """As experiments.json has it."""
+        table = {**asdict(self), "problem": self.problem.name if self.problem else ""}
+        del table["run"]
+        if self.problem:
+            table["stands_for"] = self.problem.stands_for
+            table["note"] = " ".join(text for text in (self.problem.note, self.note) if text)
+        return table
 
 
 @dataclass(frozen=True)
 class Cell:
     """One run of an experiment."""
 
-    task: str
-    rule: str  # the label
+    task: Task
+    rule: Contender
     staleness: str
     seed: int
     settings: RunSettings  # resolved
 
-    def entry(self) -> dict[str, Any]:
-        """As experiments/NAME.json lists it."""
-        run = f"runs/{self.settings.name}"
-        return {"task": self.task, "rule": self.rule, "staleness": self.staleness, "seed": self.seed, "run": run}
+    def record(self) -> dict[str, Any]:
+        """As cells.parquet has it."""
+        made = {"device": self.settings.device_kind, "precision": self.settings.precision}
+        return cell_record(self.task, self.rule, self.staleness, self.seed, self.settings.name) | made
+
+
+def cell_record(task: Task, rule: Contender, staleness: str, seed: int, key: str) -> dict[str, Any]:
+    """A row of cells.parquet: where a run stands, and the key of the run."""
+    place = {"task": task.name, "rule": rule.label, "staleness": staleness, "seed": seed, "key": key}
+    factors = {"of": rule.of, "factor": rule.factor} if rule.of else {}
+    axes = {f"axis.{name}": value for name, value in task.axes.items()}
+    return place | {"kind": rule.rule, "group": task.group, "x": task.x} | factors | axes
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or figure of the paper, or a comparison of one's own."""
+    """A table or figure of the paper, or a comparison of one's own, at one scale."""
 
     name: str
     title: str
-    shows: str
-    command: str
-    rules: Sequence[str]
-    tasks: Mapping[str, Sequence[Task]]  # by scale
-    seeds: Mapping[str, int] = field(default_factory=lambda: {"quick": 2, "full": 3})  # by scale
+    rules: Sequence[Contender]
+    tasks: Sequence[Task]
+    scale: str = "quick"
+    seeds: int = 2
+    shows: str = ""
+    command: str = ""
     figures: Sequence[str] = ()
-    targets: Sequence[float] = ()
+    targets: Sequence[float] = ()  # accuracies whose steps and time are of interest
     kind: str = "training"
-    variants: Mapping[str, Variant] = field(default_factory=dict)
+    x_title: str = ""  # what a task's x is
+    against: str = "step"  # what curves are drawn against: step, or time, the virtual seconds
+    tuned: str | None = None  # the file of chosen settings
 
-    def variant(self, label: str) -> Variant:
-        return self.variants.get(label) or Variant(label, TITLES.get(label, label))
+    @property
+    def key(self) -> str:
+        """Under which it is stored."""
+        return f"{self.name}-{self.scale}{'-tuned' if self.tuned else ''}"
 
-    def tasks_at(self, scale: str) -> Sequence[Task]:
-        if scale not in self.tasks:
-            raise unknown(f"scale of {self.name}", scale, self.tasks)
-        return self.tasks[scale]
+    def only(self, tasks: Sequence[str] | None = None, rules: Sequence[str] | None = None) -> Experiment:
+        """With the tasks whose name is one of these or fits one of these patterns (`cifar10*`), and with these rules.
 
-    def only(self, scale: str, tasks: Sequence[str] | None) -> Experiment:
-        """With the tasks of this scale whose name is one of these or fits one of these patterns (`cifar10*`)."""
-        if tasks is None:
-            return self
-        every = self.tasks_at(scale)
-        for pattern in tasks:
-            if not any(fnmatchcase(task.name, pattern) for task in every):
-                raise unknown(f"task of {self.name}", pattern, [task.name for task in every])
-        kept = [task for task in every if any(fnmatchcase(task.name, pattern) for pattern in tasks)]
-        return replace(self, tasks={scale: kept})
-
-    def labels(self, rules: Sequence[str] | None) -> list[str]:
-        """The contenders that these rules stand for, all without rules: a rule at several rates is several."""
-        if not rules:
-            return list(self.rules)
-        at_rates = {rule: [label for label in self.rules if self.variant(label).of == rule] for rule in rules}
-        return [label for rule in rules for label in at_rates[rule] or [rule]]
+        A rule that competes at several rates stands for all of them.
+        """
+        kept, contenders = self.tasks, self.rules
+        for pattern in tasks or ():
+            if not any(fnmatchcase(task.name, pattern) for task in self.tasks):
+                raise unknown(f"task of {self.name}", pattern, [task.name for task in self.tasks])
+        if tasks is not None:
+            kept = [task for task in self.tasks if any(fnmatchcase(task.name, pattern) for pattern in tasks)]
+        if rules:
+            known = {each.label: each for each in self.rules}
+            at_rates = {rule: [each for each in self.rules if each.of == rule] for rule in rules}
+            contenders = [
+                each for rule in rules for each in at_rates[rule] or [known.get(rule) or Contender(rule, rule)]
+            ]
+        return replace(self, tasks=kept, rules=contenders)
 
     def cells(
         self,
-        scale: str,
         seeds: Sequence[int] | None = None,
         staleness: Sequence[str] = ("true",),
         tuned: Tuned | None = None,
         overrides: Mapping[str, Any] | None = None,
-        rules: Sequence[str] | None = None,
     ) -> list[Cell]:
         """Every run, resolved and checked; seed by seed, so that an unfinished grid has whole rows."""
         cells: list[Cell] = []
-        tasks, labels = self.tasks_at(scale), self.labels(rules)
-        for seed in range(self.seeds[scale]) if seeds is None else seeds:
-            for task in tasks:
-                for label in labels:
-                    for semantics in staleness:
-                        cell = self._cell(task, label, semantics, seed, tuned, overrides or {})
-                        if not any(_same(cell, other) for other in cells[-len(staleness) :]):
-                            cells.append(cell)
+        for seed in range(self.seeds) if seeds is None else seeds:
+            for task, rule, semantics in product(self.tasks, self.rules, staleness):
+                cell = self._cell(task, rule, semantics, seed, tuned, overrides or {})
+                if cell not in cells[-len(staleness) :]:
+                    cells.append(cell)
         return cells
 
     def _cell(
-        self, task: Task, label: str, semantics: str, seed: int, tuned: Tuned | None, overrides: Mapping[str, Any]
+        self,
+        task: Task,
+        rule: Contender,
+        semantics: str,
+        seed: int,
+        tuned: Tuned | None,
+        overrides: Mapping[str, Any],
     ) -> Cell:
-        variant = self.variant(label)
-        table = merged(task.problem.run, task.run, variant.run, {"seed": seed, "staleness": semantics}, overrides)
-        own = {} if self.kind == "timelines" else dict(task.problem.settings_of(variant.rule))
-        values = {**own, **variant.settings}
+        assert task.problem is not None
+        table = merged(task.problem.run, task.run, rule.run, {"seed": seed, "staleness": semantics}, overrides)
+        own = {} if self.kind == "timelines" else dict(task.problem.settings_of(rule.rule))
+        values = {**own, **rule.settings}
         if tuned is not None:
-            values = tuned.applied(values, task.name, task.problem.name, variant.of or label)
-        if "lr_per_arrival" in values:  # the authors' SASGD is not divided by k
+            values = tuned.applied(values, task.name, task.problem.name, rule.of or rule.label)
+        if "k" in values:  # a script that takes another number of deliveries than the others
+            table["k"] = values.pop("k")
+        if "lr_per_arrival" in values:  # SASGD as most of its authors' scripts have it, not divided by k
             values["lr"] = values.pop("lr_per_arrival") * table["k"]
-        if variant.factor != 1.0:
-            rate = "lr" if "lr" in values else "mixing"
-            values[rate] *= variant.factor
-        kind = "none" if self.kind == "timelines" else variant.rule
+        if rule.factor != 1.0:
+            values[facts_of(rule.rule).rate] *= rule.factor
+        kind = "none" if self.kind == "timelines" else rule.rule
         where = f"task {task.name!r} of {self.name}"
         settings = RunSettings.of({**table, "rule": {"kind": kind, **values}}, where).resolved()
-        return Cell(task.name, label, settings.staleness, seed, settings)
+        return Cell(task, rule, settings.staleness, seed, settings)
 
-    def entry(self, scale: str, rules: Sequence[str] | None = None) -> dict[str, Any]:
-        """What experiments/NAME-SCALE.json says, but for the cells."""
-        contenders = [(label, self.variant(label)) for label in self.labels(rules)]
-        return {
-            "format": "kasync experiment",
-            "version": 1,
-            "name": self.name,
-            "scale": scale,
-            "title": self.title,
-            "shows": self.shows,
-            "command": self.command,
-            "figures": list(self.figures),
-            "kind": self.kind,
-            "targets": list(self.targets),
-            "tasks": [
-                {
-                    "name": task.name,
-                    "title": task.title,
-                    "group": task.group,
-                    "x": task.x,
-                    "problem": task.problem.name,
-                    "stands_for": task.problem.stands_for,
-                    "note": " ".join(text for text in (task.problem.note, task.note) if text),
-                    "paper": {label: dict(numbers) for label, numbers in task.paper.items()},
-                }
-                for task in self.tasks_at(scale)
-            ],
-            "rules": [
-                {"label": label, "rule": one.rule, "title": one.title, **({"of": one.of} if one.of else {})}
-                for label, one in contenders
-            ],
+    def record(self) -> dict[str, Any]:
+        """As experiments.json has it; the cells are a table of their own."""
+        names = (
+            "name",
+            "scale",
+            "title",
+            "shows",
+            "command",
+            "figures",
+            "kind",
+            "targets",
+            "x_title",
+            "against",
+            "tuned",
+        )
+        rules = [
+            {"label": each.label, "rule": each.rule, "name": each.name or title_of(each.rule)}
+            | ({"of": each.of, "factor": each.factor} if each.of else {})
+            for each in self.rules
+        ]
+        return {name: getattr(self, name) for name in names} | {
+            "tasks": [task.record() for task in self.tasks],
+            "rules": rules,
         }
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any]) -> Experiment:
+        """The opposite of `record`; what later versions may write more is not read."""
+        known = {name: value for name, value in table.items() if name in {each.name for each in fields(cls)}}
+        tasks = [Task(**(_known(row, Task) | {"problem": None})) for row in table["tasks"]]
+        rules = [Contender(**_known(row, Contender)) for row in table["rules"]]
+        return cls(**(known | {"tasks": tasks, "rules": rules}))
+
+
+def _known(row: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    names = {each.name for each in fields(kind)}
+    return {name: value for name, value in row.items() if name in names}
 
 
 def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,5 +262,267 @@ def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _same(one: Cell, other: Cell) -> bool:
-    return (one.task, one.rule, one.seed, one.settings) == (other.task, other.rule, other.seed, other.settings)
+# ---- files
+
+
+def names() -> list[str]:
+    """The experiments of the package."""
+    return sorted(path.stem for path in PAPERS.glob("*.toml"))
+
+
+def load(name: str, scale: str = "quick") -> Experiment:
+    """One of the package's by its name, or any from a file."""
+    if name.endswith(".toml"):
+        return read(Path(name), scale)
+    if name not in names():
+        raise unknown("experiment", name, names())
+    return read(PAPERS / f"{name}.toml", scale)
+
+
+KEYS = (
+    "title",
+    "shows",
+    "command",
+    "rules",
+    "rates",
+    "seeds",
+    "figures",
+    "targets",
+    "kind",
+    "x_title",
+    "against",
+    "variants",
+)
+TASK = ("name", "title", "problem", "run", "group", "x", "note", "paper", "axes", "names")
+VALUE = ("title", "x", "run")  # what a value on an axis may say
+
+
+def read(path: Path, scale: str = "quick") -> Experiment:
+    """An experiment from its file; a misspelt key is an error that names the nearest one."""
+    table, where = _included(path), path.name
+    _only(table, (*KEYS, "axes", *SCALES), where)
+    _needs(table, ("title", "shows", "command", "rules"), str(path))
+    seeds = table.get("seeds", {})
+    _only(seeds, SCALES, f"[seeds] of {where}")
+    if table.get("kind", "training") not in KINDS:
+        raise unknown(f"kind in {where}", table["kind"], KINDS)
+    variants = {label: _variant(label, row, where) for label, row in table.get("variants", {}).items()}
+    rules = [variants.get(label) or Contender(label, label) for label in table["rules"]]
+    axes = table.get("axes", {})
+    tasks = {
+        each: [_task(task, f"[[{each}]] of {where}") for row in table[each] for task in crossed(row, axes, where)]
+        for each in SCALES
+        if each in table
+    }
+    if scale not in tasks:
+        raise unknown(f"scale of {path.stem}", scale, tasks)
+    texts = {name: table[name] for name in ("title", "shows", "command", "kind", "x_title", "against") if name in table}
+    return Experiment(
+        name=path.stem,
+        rules=_at_rates(rules, table["rates"], where) if "rates" in table else rules,
+        tasks=tasks[scale],
+        scale=scale,
+        seeds={**SEEDS, **seeds}[scale],
+        figures=tuple(table.get("figures", ())),
+        targets=tuple(table.get("targets", ())),
+        **texts,
+    )
+
+
+def _included(path: Path) -> dict[str, Any]:
+    """The tables of a file, on top of those of the file that it includes."""
+    table = toml.read(path)
+    if "include" not in table:
+        return table
+    return {**toml.read(path.parent / str(table.pop("include"))), **table}
+
+
+def crossed(row: Mapping[str, Any], axes: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
+    """The tasks that a row with axes stands for, one for every combination; a row without stands for itself.
+
+    `axes = ["sizes", "labels"]` takes every value of these, `axes = { sizes = ["large"], labels = "*" }` only some.
+    Names are joined by dashes, titles by commas, the runs are merged in the order of the axes.
+    """
+    wanted = row.get("axes", ())
+    chosen = [_values(name, wanted[name] if isinstance(wanted, Mapping) else "*", axes, where) for name in wanted]
+    for values in product(*chosen):
+        joined: dict[str, Any] = {**row, "axes": {}, "names": {}}
+        for axis, name, value in values:
+            joined["name"] = f"{joined.get('name', '')}-{name}".lstrip("-")
+            joined["run"] = merged(joined.get("run", {}), value.get("run", {}))
+            joined["title"] = ", ".join([*([joined["title"]] if "title" in joined else []), value.get("title", name)])
+            joined["axes"][axis], joined["names"][axis] = name, value.get("title", name)
+            joined |= {"x": value["x"]} if "x" in value else {}
+        yield joined
+
+
+def _values(
+    axis: str, wanted: Sequence[str], axes: Mapping[str, Any], where: str
+) -> Sequence[tuple[str, str, Mapping[str, Any]]]:
+    """The wanted values on one axis, `*` for all: (axis, name, what it says)."""
+    if axis not in axes:
+        raise unknown(f"axis in {where}", axis, axes)
+    for name, value in axes[axis].items():
+        if not isinstance(value, Mapping):
+            raise UserError(f"[axes.{axis}] of {where} has {name} = {value!r}: write {{ run = {{ ... }} }}.")
+        _only(value, VALUE, f"{name!r} in [axes.{axis}] of {where}")
+    for name in () if wanted == "*" else wanted:
+        if name not in axes[axis]:
+            raise unknown(f"value of axis {axis!r} in {where}", name, axes[axis])
+    return [(axis, name, value) for name, value in axes[axis].items() if wanted == "*" or name in wanted]
+
+
+def _task(row: Mapping[str, Any], where: str) -> Task:
+    _only(row, TASK, where)
+    for key in ("name", "problem"):
+        if key not in row:
+            raise UserError(f"a task in {where} has no {key}: add it.")
+    run = row.get("run", {})
+    _only(run, [each.name for each in fields(RunSettings)], f"run of {row['name']!r} in {where}")
+    own = {name: value for name, value in row.items() if name != "title"}
+    return Task(**{**own, "short": row.get("title", row["name"]), "problem": problem(row["problem"])})
+
+
+def _variant(label: str, row: Mapping[str, Any], where: str) -> Contender:
+    if "rule" not in row:
+        raise UserError(f"[variants.{label}] of {where} has no rule: add one.")
+    own = {name: value for name, value in row.items() if name not in ("rule", "title", "run")}
+    return Contender(label, row["rule"], row.get("title", label), own, row.get("run", {}))
+
+
+def _at_rates(rules: Sequence[Contender], factors: Any, where: str) -> list[Contender]:
+    """Every rule once for each factor on its learning rate."""
+    if not isinstance(factors, list) or not all(isinstance(each, int | float) and each > 0 for each in factors):
+        raise UserError(f"rates = {factors!r} in {where}: give factors above 0, such as [0.1, 1, 10].")
+    return [
+        replace(rule, label=f"{rule.label}@{factor:g}", of=rule.label, factor=float(factor))
+        for rule in rules
+        for factor in factors
+    ]
+
+
+def problem_names() -> list[str]:
+    """The problems there are."""
+    return sorted(path.stem for path in PROBLEMS.glob("*.toml"))
+
+
+@cache
+def problem(name: str) -> Problem:
+    """The problem of this name."""
+    if name not in problem_names():
+        raise unknown("problem", name, problem_names())
+    return read_problem(PROBLEMS / f"{name}.toml")
+
+
+def read_problem(path: Path) -> Problem:
+    """A problem from its file."""
+    table = toml.read(path)
+    _only(table, [each.name for each in fields(Problem) if each.name != "name"], path.name)
+    _needs(table, ("title", "run", "rules"), str(path))
+    return Problem(path.stem, **table)
+
+
+def _only(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    for key in table:
+        if key not in known:
+            raise unknown(f"key in {where}", key, known)
+
+
+def _needs(table: Mapping[str, Any], names: Sequence[str], where: str) -> None:
+    missing = [name for name in names if name not in table]
+    if missing:
+        raise UserError(f"{where} lacks {' and '.join(missing)}: add it.")
+
+
+# ---- a person who names only rules and a data set
+
+SUITS = {  # data set -> problem
+    "digits": "digits",
+    "mnist": "mnist",
+    "emnist-mnist": "mnist",
+    "emnist-byclass": "femnist",
+    "femnist": "femnist",
+    "cifar10": "cifar10",
+    "celeba": "celeba",
+}
+SIZES = {"clients": 300, "k": 10}  # where neither the person nor the problem says
+MAIN = "kasync_sgd"  # a rule without settings of its own on a problem takes the learning rate of this one
+FALLBACK = Problem("own", "own", {"steps": 1000}, {MAIN: {"lr": 0.05}})
+
+
+def problem_for(dataset: str) -> Problem:
+    """The problem whose settings suit this data set, on this data set."""
+    if dataset not in SUITS:
+        return replace(FALLBACK, title=components.short(dataset), run={**FALLBACK.run, "dataset": dataset})
+    suiting = problem(SUITS[dataset])
+    return replace(suiting, run={**SIZES, **suiting.run, "dataset": dataset})
+
+
+def rule_table(kind: str, dataset: str, run: Mapping[str, Any]) -> dict[str, Any]:
+    """[rule] for this rule on this data set."""
+    base, facts = problem_for(dataset), facts_of(kind)
+    suits = {facts.rate: facts.start} if facts.start is not None or facts.rate != "lr" else base.rules[MAIN]
+    values = {name: value for name, value in (base.rules.get(kind) or suits).items() if value is not None}
+    values.pop("k", None)  # the command line says it
+    if "lr_per_arrival" in values:
+        values["lr"] = values.pop("lr_per_arrival") * int(run.get("k", SIZES["k"]))
+    return {"kind": kind, **values}
+
+
+def settings_for(kind: str, given: Mapping[str, Any], own: Mapping[str, Any]) -> RunSettings:
+    """A run of this rule: what suits the data set, then what was given."""
+    table = merged(SIZES, problem_for(str(given.get("dataset", "digits"))).run, given)
+    rule = rule_table(kind, str(table["dataset"]), table)
+    return RunSettings.of({**table, "rule": {**rule, **own}}, "the command line")
+
+
+def comparison(
+    rules: Sequence[str], given: Mapping[str, Any], own: Mapping[str, Mapping[str, Any]], seeds: int
+) -> Experiment:
+    """These rules on one task; `own` are settings by rule.
+
+    Another task is another experiment and another setting of a rule another contender, so that comparisons in one
+    place stand beside each other.
+    """
+    dataset = str(given.get("dataset", "digits"))
+    base = problem_for(dataset)
+    table = merged(SIZES, base.run, given)
+    contenders, filled = [], {}
+    for rule in rules:
+        mine = own.get(rule, {})
+        filled[rule] = {name: value for name, value in rule_table(rule, dataset, table).items() if name != "kind"}
+        words = ", ".join(f"{name} = {value}" for name, value in mine.items())
+        brief = components.short(rule)
+        shown = brief if sum(components.short(each) == brief for each in rules) == 1 else rule
+        label, name = (f"{shown} {words}", f"{title_of(rule)} ({words})") if words else (shown, "")
+        contenders.append(Contender(label, rule, name, mine))
+    sizes = f"{table['clients']}/{table['k']}"
+    decisive = {name: value for name, value in table.items() if name not in ELSEWHERE}
+    digest = hashlib.sha256(json.dumps(decisive, sort_keys=True, default=str).encode()).hexdigest()[:6]
+    chosen = [_told(name, value) for name, value in given.items() if name not in (*ELSEWHERE, *SIZES, "dataset")]
+    task = Task(
+        f"{components.short(dataset)}-{sizes.replace('/', '-')}",
+        ", ".join([f"P/K = {sizes}", *chosen]),
+        base.title,
+        problem=replace(base, rules=filled),
+        run=table,
+    )
+    return Experiment(
+        name=f"compare-{task.name}-{digest}",
+        title=f"Rules on {task.title}",
+        rules=contenders,
+        tasks=[task],
+        scale="own",
+        seeds=seeds,
+        shows="Which rule is the most accurate, the steadiest and the fastest on the same arrivals?",
+        command="kasync compare",
+    )
+
+
+def _told(name: str, value: Any) -> str:
+    """A setting in a title."""
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{each} {what}" for each, what in value.items() if each != "kind")
+        return f"{name} {components.short(str(value.get('kind', '')))}" + (f" ({inner})" if inner else "")
+    names = value if isinstance(value, list | tuple) else [value]
+    return f"{name} {', '.join(components.short(str(each)) for each in names)}"

@@ -1,4 +1,4 @@
-"""Which faults do the settings under [[faults]] describe, and how long must a timeline be to lose some deliveries?"""
+"""The faults of the settings under [[faults]], and how long a timeline must be to lose some deliveries."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
-"""How do results appear on disk? Whole or not at all: written aside, flushed, renamed."""
+"""Results on disk, whole or not at all: written aside, flushed, renamed."""
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import math
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,16 @@ def write(path: Path, content: bytes | str) -> None:
     except OSError as problem:
         aside.unlink(missing_ok=True)
         raise _unwritable(path, problem) from None
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> str:
+    """Rows under their names, in the order in which they come; empty where a row has none."""
+    text = io.StringIO()
+    columns = names or list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def write_json(path: Path, value: Any) -> None:

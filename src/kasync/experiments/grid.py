@@ -1,24 +1,93 @@
-"""How is a whole grid of runs made? Each distinct run once, finished ones skipped, by the engine that is asked for."""
+"""Grids of runs: planned, recorded and made, each distinct run once, stacked on a GPU where alike."""
 
 from __future__ import annotations
 
+import json
 import threading
 import traceback
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kasync import lock
 from kasync.errors import UserError, unknown
-from kasync.experiments import files, stacking
+from kasync.experiments import experiment as catalogue
+from kasync.experiments import files
 from kasync.experiments.display import Display, Silent
-from kasync.experiments.experiment import Cell
-from kasync.experiments.runner import Stopped, Watch, finished, run, run_together, tidy
-from kasync.experiments.settings import RunSettings
+from kasync.experiments.experiment import Cell, Experiment
+from kasync.experiments.resolve import NO_RULE, facts_of
+from kasync.experiments.runner import Stopped, Watch, run, run_together, tidy
+from kasync.experiments.settings import Choice, RunSettings
+from kasync.experiments.store import Store, one_kind
+from kasync.experiments.tuned import Tuned
 
 ENGINES = ("local", "ray")
+BOTH = ("true", "published-code")
 STACKED = 0.85  # share of a device's memory for what runs hold
+LANES = 2  # stacks side by side: while one opens or closes its folders, the other keeps the device busy
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Experiments and all their cells, checked."""
+
+    experiments: Sequence[tuple[Experiment, Sequence[Cell]]]
+
+    @property
+    def cells(self) -> list[Cell]:
+        return [cell for _, cells in self.experiments for cell in cells]
+
+    @property
+    def runs(self) -> int:
+        """Distinct runs; experiments share some."""
+        return len({cell.settings.name for cell in self.cells})
+
+
+def plan(
+    names: Sequence[str] = (),
+    *,
+    scale: str = "quick",
+    seeds: int | None = None,
+    staleness: str = "true",
+    tuned: str | None = None,
+    rules: Sequence[str] | None = None,
+    tasks: Sequence[str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Everything that will be run; whatever cannot work is refused here. `tasks` are names or patterns (`mnist*`)."""
+    if seeds is not None and seeds < 1:
+        raise UserError(f"seeds = {seeds}: give at least 1.")
+    chosen = Tuned.read(Path(tuned)) if tuned else None
+    wanted = range(seeds) if seeds is not None else None
+    planned = []
+    for name in names or catalogue.names():
+        one = catalogue.load(name, scale)
+        trained = one.kind == "training"
+        one = replace(one.only(tasks, rules if trained else None), tuned=tuned)
+        ways = semantics(staleness) if trained else BOTH[:1]
+        planned.append((one, one.cells(wanted, ways, chosen if trained else None, overrides)))
+    return Plan(planned)
+
+
+def semantics(text: str) -> Sequence[str]:
+    """`both`, or names separated by commas."""
+    return BOTH if text == "both" else tuple(text.split(","))
+
+
+def carry_out(
+    made: Plan,
+    out: Path,
+    *,
+    engine: str = "local",
+    jobs: int = 1,
+    address: str | None = None,
+    display: Display | None = None,
+) -> Outcome:
+    """Record the experiments and make their runs; what is finished is skipped, what is not continues."""
+    store = Store(out)
+    for one, cells in made.experiments:
+        store.record(one.key, one.record(), [cell.record() for cell in cells])
+    return make(made.cells, out, engine=engine, jobs=jobs, address=address, display=display)
 
 
 @dataclass(frozen=True)
@@ -28,23 +97,6 @@ class Outcome:
     made: int
     skipped: int  # they were finished already
     failed: tuple[tuple[str, str], ...]  # (run, sentence)
-
-
-def record(out: Path, about: dict[str, Any], cells: Sequence[Cell], tuned: str | None = None, suffix: str = "") -> Path:
-    """Write, or add to, the list of an experiment's cells; several processes may do so at once."""
-    folder = files.make_folder(out / "experiments")
-    path = folder / f"{about['name']}-{about['scale']}{suffix}.json"
-    with lock.held(folder, wait=10.0):
-        before = files.read_json(path) if path.exists() else {}
-        entries = [cell.entry() for cell in cells]
-        places = {_place(entry) for entry in entries}
-        kept = [entry for entry in before.get("cells", []) if _place(entry) not in places]
-        rules = {row["label"]: row for row in [*before.get("rules", []), *about["rules"]]}
-        tasks = {row["name"]: row for row in [*before.get("tasks", []), *about["tasks"]]}
-        lists = {"tasks": list(tasks.values()), "rules": list(rules.values()), "cells": [*kept, *entries]}
-        merged = {**about, "tuned": tuned, **lists}
-        files.write_json(path, merged)
-    return path
 
 
 def make(
@@ -63,9 +115,11 @@ def make(
         raise UserError(f"jobs = {jobs}: give at least 1.")
     files.make_folder(out / "runs")
     runs = {cell.settings.name: cell.settings for cell in cells}
-    open_runs = {name: settings for name, settings in runs.items() if not finished(out / "runs" / name)}
+    one_kind({(settings.device_kind, settings.precision) for settings in runs.values()}, "these runs")
+    store = Store(out)
+    open_runs = {name: settings for name, settings in runs.items() if not store.finished(name)}
     for name in runs.keys() - open_runs.keys():
-        tidy(out / "runs" / name)
+        tidy(out / "runs" / name)  # nothing to do for a packed one
     display = display or Silent()
     display.begin(len(runs), len(runs) - len(open_runs))
     try:
@@ -83,9 +137,10 @@ def make(
 def _make_local(runs: dict[str, RunSettings], out: Path, display: Display, jobs: int) -> list[tuple[str, str]]:
     """On the CPU one after the other, since a run uses all cores; on a GPU `jobs` at once, stacked where alike."""
     on_gpu = any(settings.device.startswith("cuda") for settings in runs.values())
-    lanes = min(stacking.LANES, jobs) if on_gpu else 1
+    rounded = any(settings.precision != "float32" for settings in runs.values())  # PyTorch's switch is the process's
+    lanes = min(LANES, jobs) if on_gpu and not rounded else 1
     most = jobs // lanes if on_gpu else 1
-    queue, guard, stop = stacking.stacks(runs, most), threading.Lock(), threading.Event()
+    queue, guard, stop = stacks(runs, most), threading.Lock(), threading.Event()
     failed: list[tuple[str, str]] = []
     broken: list[BaseException] = []
 
@@ -138,7 +193,7 @@ def _make_stack(stack: dict[str, RunSettings], out: Path, display: Display, stop
             summaries = [run(stack[first], out / "runs" / first, tell)]
         else:
             folders = [(settings, out / "runs" / name) for name, settings in stack.items()]
-            share = STACKED / stacking.LANES
+            share = STACKED / LANES
             summaries = run_together(folders, lambda f, record: display.step(f.name, record), stop.is_set, share)
         for name in stack:
             (out / "runs" / name / "error.txt").unlink(missing_ok=True)
@@ -192,5 +247,30 @@ def _side_by_side(work: Any, jobs: int, stop: threading.Event) -> None:
         raise
 
 
-def _place(entry: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(entry[key] for key in ("task", "rule", "staleness", "seed"))
+# ---- stacks on a GPU
+
+
+def stacks(runs: dict[str, RunSettings], most: int) -> Iterator[dict[str, RunSettings]]:
+    """The runs in stacks of at most `most`, in the order they were asked for; a run alone is a stack of one."""
+    groups: dict[str, dict[str, RunSettings]] = {}
+    for name, settings in runs.items():
+        groups.setdefault(_key(settings) or name, {})[name] = settings
+    for group in groups.values():
+        names = list(group)
+        for start in range(0, len(names), most):
+            yield {name: group[name] for name in names[start : start + most]}
+
+
+def _key(settings: RunSettings) -> str | None:
+    """Equal for runs that can be stacked: they differ in what arrives and in the learning rate, and in nothing else."""
+    simple = settings.optimizer in ("none", "plain", "muon")
+    plain = settings.work.kind == "gradient" and simple and settings.hold != "versions"
+    kind = settings.rule.kind
+    if not plain or settings.faults or settings.accepted or kind == NO_RULE or not facts_of(kind).stackable:
+        return None
+    rule = Choice(settings.rule.kind, {n: v for n, v in settings.rule.settings.items() if n != "lr"})
+    nothing = Choice("any")
+    same = replace(
+        settings, rule=rule, seed=0, staleness="true", validation=0.0, partition=nothing, arrivals=nothing, data={}
+    )
+    return json.dumps(same.table(), sort_keys=True, default=str)

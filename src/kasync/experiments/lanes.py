@@ -1,4 +1,4 @@
-"""How is one run led on from one virtual second to another, and let go where memory is short?"""
+"""A pilot run advanced in virtual time, and dropped when memory is short."""
 
 from __future__ import annotations
 
@@ -81,6 +81,7 @@ class Lane:
             hold=self.settings.hold,
             staleness=self.settings.staleness,
             evaluate_every=max(1, round(self.every / pace)),
+            loss=parts.loss,
             faults=parts.faults,
         )
         if not parts.data.classes:

@@ -1,4 +1,4 @@
-"""How good, how steady, how fast and how stale was a run? The paper's metrics (sections 4.1 and 6.1).
+"""Accuracy, stability, speed and staleness of one run: the paper's metrics (sections 4.1 and 6.1).
 
 Weights p_ji are those the rule gave at step j, normalised to sum to one; staleness counts from 0.
 """
@@ -11,30 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-LAST = 10  # A_num, evaluations that count as the end of a run
+from kasync import statistics
+
 PREDOMINANT = 0.1  # w_g of Figure 2
 RATIOS = (1.5, 2.0, 5.0, 10.0, 100.0, 1000.0)  # mu; the paper does not print its own
+ENDS = ("final_accuracy", "stability", "best_accuracy", "last_accuracy")
 TARGETS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97)
 
 Reals = NDArray[np.float64]
 
 
-def final_accuracy(accuracies: ArrayLike, last: int = LAST) -> float:
-    """Mean of the last evaluations [evaluations]."""
-    return float(np.mean(np.asarray(accuracies, np.float64)[-last:]))
-
-
-def stability(accuracies: ArrayLike, last: int = LAST) -> float:
-    """Standard deviation of the natural logarithm of the last accuracies; NaN when one of them is 0.
-
-    The population's (divided by n): the ten values are described, nothing is estimated from them, and it is what numpy
-    computes by default. The sample's would be larger by the factor sqrt(10/9), 5%.
-    """
-    ending = np.asarray(accuracies, np.float64)[-last:]
-    return float(np.std(np.log(ending))) if (ending > 0).all() else float("nan")
-
-
-def reached(accuracies: Sequence[float], target: float) -> int | None:
+def reached(accuracies: ArrayLike, target: float) -> int | None:
     """The place of the first evaluation at or above the target."""
     places = np.flatnonzero(np.asarray(accuracies, np.float64) >= target)
     return int(places[0]) if len(places) else None
@@ -67,6 +54,16 @@ def predominant(weights: ArrayLike, threshold: float = PREDOMINANT) -> NDArray[n
     return (normalised(weights) > threshold).sum(1)
 
 
+def of_accuracies(accuracies: Sequence[float]) -> dict[str, float]:
+    """What the test accuracies of a run say of its end."""
+    return {
+        "final_accuracy": statistics.final(accuracies),
+        "stability": statistics.stability(accuracies),
+        "best_accuracy": max(accuracies),
+        "last_accuracy": accuracies[-1],
+    }
+
+
 def summary(
     rows: Sequence[dict[str, Any]],
     weights: NDArray,
@@ -78,13 +75,11 @@ def summary(
     accuracies = [row["accuracy"] for row in rows if row["accuracy"] is not None]
     first = [(target, reached(accuracies, target)) for target in targets]
     number = predominant(weights)
+    taken = np.count_nonzero(normalised(weights), axis=1) > 0  # [J]
     second = np.flatnonzero(stages == 2)
     aggregates = [(ratio, aggregated(weights, staleness, ratio)) for ratio in RATIOS]
     return {
-        "final_accuracy": final_accuracy(accuracies) if accuracies else None,
-        "stability": stability(accuracies) if accuracies else None,
-        "best_accuracy": max(accuracies, default=None),
-        "last_accuracy": accuracies[-1] if accuracies else None,
+        **(of_accuracies(accuracies) if accuracies else dict.fromkeys(ENDS)),
         "last_test_loss": rows[-1]["test_loss"],
         "evaluations": len(rows),
         "reached": [
@@ -98,6 +93,11 @@ def summary(
             "threshold": PREDOMINANT,
             "mean": float(number.mean()),
             "at_most_five": float((number <= 5).mean()),
+        },
+        "accepted": {
+            "steps": int(taken.sum()),
+            "share": float(taken.mean()),
+            "last_tenth": float(taken[-max(1, len(taken) // 10) :].mean()),
         },
         "stage_two_step": int(second[0]) + 1 if len(second) else None,
     }

@@ -1,4 +1,4 @@
-"""Which k gets there first on this task? Short paired runs; the slower are stopped once they can hardly win.
+"""Short paired runs that find the k that gets there first; the slower are stopped once they can hardly win.
 
 Every candidate sees the same seeds: the same data and start, the same batches, the same durations of the n-th piece of
 a client's work. All get the same virtual time, which doubles from turn to turn. After each turn those are stopped that
@@ -160,7 +160,7 @@ def _lead(one: Candidate, until: float, racing: Sequence[Candidate], memory: int
 
 def _piece(settings: RunSettings) -> float:
     """Virtual seconds in which each client hands in one piece of work on average."""
-    if settings.arrivals.kind != "clock":
+    if settings.arrivals.kind not in ("clock", "phones", "traces"):
         raise UserError(f"arrivals = {settings.arrivals.kind!r}: pilots for another k need a clock, so use 'clock'.")
     steps = max(2, ceil(4 * settings.clients / settings.k))
     timeline = timeline_of(replace(settings, steps=steps))

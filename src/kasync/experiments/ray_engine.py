@@ -1,4 +1,4 @@
-"""How are many runs made side by side on Ray? Each one is a task; its folder is the result, the same as a local one."""
+"""Many runs side by side on Ray: each one is a task, its folder is the result, the same as a local one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from kasync.errors import UserError
 from kasync.experiments.display import Display
+from kasync.experiments.runner import run
 from kasync.experiments.settings import RunSettings
 
 
@@ -56,8 +57,6 @@ def _gathered(
 def _one(table: dict[str, Any], folder: str, environment: dict[str, str]) -> tuple[dict[str, Any], str | None]:
     """In a process of Ray's: (summary, None), or ({}, what was wrong)."""
     os.environ.update(environment)
-    from kasync.experiments.runner import run
-
     try:
         return run(RunSettings.of(table), Path(folder)), None
     except UserError as problem:

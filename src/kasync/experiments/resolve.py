@@ -1,21 +1,25 @@
-"""What did the person leave out, and can the rest work? Settings completed and checked before any work is done."""
+"""Settings completed from defaults and checked before any work is done."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
-from kasync import checks
+from kasync import checks, components
 from kasync.errors import UserError, unknown
 from kasync.experiments.settings import Choice, RunSettings
 from kasync.timelines.checks import sizes
 
+if TYPE_CHECKING:
+    from kasync.rules import Facts
+
 EVALUATIONS = 50  # in a run whose settings do not say
-OURS = ("without", "server_samples", "server_classes")  # settings of [rule] that are not the rule's own
+OURS = ("without", "server_samples", "server_classes", "server_batch")  # settings of [rule] that are not the rule's own
 SERVER_SAMPLES = 100
-GSGM_MOMENTUM = 0.1  # the paper's alpha
+PRECISIONS = ("float32", "tf32")
+OWN = ("dataset", "model")  # that may be the user's, beside rules, works, losses and metrics
 NO_RULE = "none"  # the timeline is made and measured, nothing is trained
 FRESH = "fresh"  # K-async SGD in the limit without staleness
 
@@ -35,11 +39,13 @@ def resolve(settings: RunSettings) -> RunSettings:
 
 
 def _resolved(settings: RunSettings) -> RunSettings:
+    _check_names(settings)
     checks.count("clients", settings.clients)
     checks.count("k", settings.k)
     checks.count("steps", settings.steps)
     checks.count("seed", settings.seed, least=0)
     checks.count("evaluate_every", settings.evaluate_every, least=0)
+    checks.count("accepted", settings.accepted, least=0)
     if settings.k > settings.clients:
         raise UserError(
             f"k = {settings.k} is more than clients = {settings.clients}: lower k or raise clients; a client delivers "
@@ -61,21 +67,32 @@ def _resolved(settings: RunSettings) -> RunSettings:
         partition=_partition(settings.partition),
         faults=_faults(settings),
     )
-    _check_names(settings)
+    settings = replace(settings, own=_fingerprints(settings))
     _check_parts(settings)
     return settings
+
+
+def _fingerprints(settings: RunSettings) -> dict[str, str]:
+    """Of the code of everything that is named module:name, so that another code is another run."""
+    from kasync import fingerprint
+
+    sections = {name: getattr(settings, name).kind for name in ("rule", "work")}
+    plain = {name: getattr(settings, name) for name in ("dataset", "model", "loss")}
+    named = {**plain, **sections, **{f"metric {name}": name for name in settings.metrics}}
+    own = {kind: name for kind, name in named.items() if components.is_own(name)}
+    return {kind: fingerprint.of(components.load(name, kind)) for kind, name in own.items()}
 
 
 def _model(dataset: str) -> str:
     from kasync import models
 
-    return models.default_for(dataset)
+    return "mlp" if components.is_own(dataset) else models.default_for(dataset)
 
 
 def _arrivals(settings: RunSettings) -> Choice:
-    """GSGM schedules its clients itself: uniform arrivals become rounds in which each delivers once."""
-    if settings.rule.kind == "gsgm" and settings.arrivals.kind == "uniform":
-        return Choice("once_per_round", settings.arrivals.settings)
+    """A rule that schedules its clients itself, such as GSGM, gets the timeline it wants instead of a uniform one."""
+    if settings.rule.kind != NO_RULE and settings.arrivals.kind == "uniform":
+        return Choice(facts_of(settings.rule.kind).arrivals or "uniform", settings.arrivals.settings)
     if settings.arrivals.kind == "file" and "path" in settings.arrivals.settings:
         from kasync.experiments.arrivals import stored
 
@@ -86,31 +103,20 @@ def _arrivals(settings: RunSettings) -> Choice:
 
 def _rule(settings: RunSettings) -> Choice:
     """The rule with all its settings written out, and those that follow from the run filled in."""
-    from kasync import rules
-
     kind, given = settings.rule.kind, dict(settings.rule.settings)
     if kind == NO_RULE:
         return Choice(NO_RULE)
-    actual = rule_name(kind)
-    if actual not in rules.RULES:
-        raise unknown("rule", kind, [*rules.RULES, FRESH])
-    parameters = inspect.signature(rules.RULES[actual]).parameters
-    own = {name for name in parameters if name not in ("optimizer", "schedule", "server_gradient")}
+    facts = facts_of(kind)
+    parameters = facts.settings
+    own = [name for name in parameters if name != "server_gradient"]
     trusts = "server_gradient" in parameters
     for name in given:
         if name not in own and name not in (OURS if trusts else OURS[:1]):
             raise unknown(f"setting of {kind}", name, [*own, *(OURS if trusts else OURS[:1])])
-    filled: dict[str, Any] = {
-        "clients": settings.clients,
-        "concurrency": settings.clients / settings.k,  # the average staleness, the choice of its papers
-        "max_staleness": settings.clients / settings.k if kind == "ringmaster" else None,
-        "momentum": GSGM_MOMENTUM if kind == "gsgm" else None,
-    }
+    filled = facts.settings_of_run(settings.clients, settings.k)
     values = {}
-    for name in sorted(own, key=list(parameters).index):
-        default = parameters[name].default
-        fallback = filled.get(name)
-        value = given.get(name, fallback if fallback is not None else default)
+    for name in own:
+        value = given.get(name, filled.get(name, parameters[name].default))
         if value is inspect.Parameter.empty:
             raise UserError(f"rule {kind!r} needs {name}: give it in [rule], or as --set {name}=VALUE.")
         if isinstance(value, bool | int | float | str | tuple | list | Mapping):
@@ -127,16 +133,44 @@ def rule_name(kind: str) -> str:
     return "kasync_sgd" if kind == FRESH else kind
 
 
+def facts_of(kind: str) -> Facts:
+    """What is known of the rule behind a kind of [rule]; a misspelt one is an error that names the nearest."""
+    from kasync import rules
+
+    if kind == FRESH:
+        return replace(rules.facts(rule_name(FRESH)), title="no staleness", place=6)
+    if kind not in rules.RULES and ":" not in kind:
+        raise unknown("rule", kind, [*rules.RULES, FRESH])
+    return rules.facts(kind)
+
+
+def _is_rule(label: str) -> bool:
+    from kasync import rules
+
+    return label == FRESH or label in rules.RULES
+
+
+def title_of(label: str) -> str:
+    """The title of a rule; another label, such as that of a variant, is a title already."""
+    return facts_of(label).title if _is_rule(label) else label.rpartition(":")[2]
+
+
+def place_of(label: str) -> int | None:
+    """Which of the report's eight looks a well-known rule always has."""
+    return facts_of(label).place if _is_rule(label) else None
+
+
 def _work(work: Choice) -> Choice:
     from kasync.experiments.build import WORKS
 
-    if work.kind not in WORKS:
-        raise unknown("kind of [work]", work.kind, WORKS)
-    known = inspect.signature(WORKS[work.kind]).parameters
+    make = components.find(work.kind, "kind of [work]", WORKS)
+    if not callable(make):
+        return work
+    known = inspect.signature(make).parameters
     for name in work.settings:
-        if name not in known:
+        if name not in known and "options" not in known:
             raise unknown(f"setting of work {work.kind!r}", name, known)
-    missing = [name for name in known if name not in work.settings]
+    missing = [name for name in components.required(make) if name not in work.settings]
     if missing:
         raise UserError(f"work {work.kind!r} needs {' and '.join(missing)}: give it in [work].")
     return work
@@ -170,14 +204,18 @@ def _check_names(settings: RunSettings) -> None:
 
     for kind, value, options in (
         ("dataset", settings.dataset, data.names()),
-        ("model", settings.model, models.names()),
+        ("model", settings.model or "mlp", models.names()),
         ("scale", settings.scale, SCALES),
         ("staleness", settings.staleness, STALENESS),
         ("optimizer", settings.optimizer, OPTIMIZERS),
+        ("precision", settings.precision, PRECISIONS),
         ("hold", settings.hold, HOLDS),
     ):
-        if value not in options:
+        if value not in options and not (components.is_own(value) and kind in OWN):
             raise unknown(kind, value, options)
+    for kind, name in (("loss", settings.loss), *(("metric", name) for name in settings.metrics)):
+        if name and not callable(components.load(name, kind)):
+            raise UserError(f"{kind} {name!r} is no function: name one.")
 
 
 def _check_parts(settings: RunSettings) -> None:
@@ -186,6 +224,8 @@ def _check_parts(settings: RunSettings) -> None:
     from kasync.experiments.build import rule_of, work_of
 
     _check_device(settings.device)
+    if settings.precision == "tf32" and settings.device_kind != "cuda":
+        raise UserError(f"precision = 'tf32' on device {settings.device!r}: it is for a GPU, choose device 'cuda'.")
     timeline_of(replace(settings, steps=1, faults=()))
     work_of(settings)
     if settings.rule.kind != NO_RULE:

@@ -1,11 +1,11 @@
-"""How does one run become one folder, whatever interrupts it? docs/results-format.md says what is in it."""
+"""One run, one folder, whatever interrupts it; docs/results-format.md says what is in it."""
 
 from __future__ import annotations
 
 import platform
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from kasync.experiments.arrivals import timeline_of
 from kasync.experiments.build import Ready, ready
 from kasync.experiments.resolve import NO_RULE
 from kasync.experiments.settings import ELSEWHERE, RunSettings
-from kasync.experiments.story import csv_text, rows_of, told
+from kasync.experiments.story import COLUMNS, rows_of, told
 from kasync.simulator import Record, Simulation, simulate, together
 from kasync.timelines import Timeline
 
@@ -40,6 +40,7 @@ class Watch:
 
     tell: Callable[[Record], None] = lambda record: None
     stop: Callable[[], bool] = lambda: False
+    say: Callable[[str], None] = lambda words: None
 
 
 def run(
@@ -62,10 +63,10 @@ def run(
                 return files.read_json(folder / "summary.json")
             if settings.rule.kind == NO_RULE:
                 return _only_timeline(settings, folder)
-            began = time.monotonic()
+            if stored and checkpoint_every is not None and not (folder / CHECKPOINT).exists() and watch is not None:
+                watch.say(f"{folder} was begun and has no checkpoint yet: it starts over.")
             opened = _opened(settings, folder, stored, checkpoint_every)
-            _follow(opened, watch or Watch())
-            return _closed(opened, time.monotonic() - began, keep_model)
+            return closed(opened, follow(opened, watch or Watch(), settings.accepted), keep_model)
     except UserError:
         with suppress(OSError):  # it is not empty: something began
             if new:
@@ -93,7 +94,7 @@ def _one_stack(
     share: float,
 ) -> list[dict[str, Any]]:
     """As many of the runs as fit, at least one."""
-    began, opened, room = time.monotonic(), [], None
+    opened, room = [], None
     with ExitStack() as locks:
         for settings, folder in wanted:
             files.make_folder(folder)
@@ -104,13 +105,7 @@ def _one_stack(
             room = (share * memory.capacity if room is None else room) - memory.own
             if room < memory.own:
                 break
-        for _ in together([one.simulation for one in opened]):
-            for one in opened:
-                tell(one.folder, one.simulation.latest)
-            if stop():
-                raise Stopped
-        each = (time.monotonic() - began) / len(opened)
-        return [_closed(one, each, False, len(opened)) for one in opened]
+        return closed_together(opened, tell, stop)
 
 
 def finished(folder: Path) -> bool:
@@ -120,7 +115,7 @@ def finished(folder: Path) -> bool:
 
 def tidy(folder: Path) -> None:
     """Clear away what a life that was killed between its last file and its end left in the folder of a finished run."""
-    left = (path.name for path in folder.iterdir())
+    left = (path.name for path in folder.glob("*"))
     if any(name in (CHECKPOINT, lock.NAME) or name.endswith((".part", ".tmp")) for name in left):
         with suppress(UserError), lock.held(folder):  # in use: its holder is about to do the same
             _forget_checkpoint(folder)
@@ -151,7 +146,6 @@ def _stored(settings: RunSettings, folder: Path) -> dict[str, Any]:
 class Opened:
     """A run that is ready to go on in its folder."""
 
-    settings: RunSettings
     folder: Path
     parts: Ready
     simulation: Simulation
@@ -159,8 +153,9 @@ class Opened:
 
 def _opened(settings: RunSettings, folder: Path, stored: dict[str, Any], checkpoint_every: float | None) -> Opened:
     """Ready to go on; the way of holding staleness stays what it was, since a checkpoint holds the one or the other."""
+    torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
     parts = ready(settings)
-    keeps = checkpoint_every is not None and _can_checkpoint()
+    keeps = checkpoint_every is not None and can_checkpoint()
     hold = stored.get("hold", settings.hold) if keeps and (folder / CHECKPOINT).exists() else settings.hold
     simulation = simulate(
         parts.model,
@@ -173,38 +168,66 @@ def _opened(settings: RunSettings, folder: Path, stored: dict[str, Any], checkpo
         hold=hold,
         staleness=settings.staleness,
         evaluate_every=settings.evaluate_every,
+        loss=parts.loss,
+        metrics=parts.metrics,
         faults=parts.faults,
         checkpoint=folder / CHECKPOINT if keeps else None,
         checkpoint_every=checkpoint_every or 0.0,
     )
     _describe(settings, folder, parts.data.source, simulation.memory.hold)
-    return Opened(settings, folder, parts, simulation)
+    return Opened(folder, parts, simulation)
 
 
-def _can_checkpoint() -> bool:
+def can_checkpoint() -> bool:
+    """Whether safetensors is there."""
     from importlib.util import find_spec
 
     return find_spec("safetensors") is not None
 
 
-def _follow(opened: Opened, watch: Watch) -> None:
-    """Loop over the run; metrics.csv grows meanwhile."""
-    written = 0.0
+def follow(opened: Opened, watch: Watch, accepted: int = 0) -> float:
+    """Loop over the run while metrics.csv grows, perhaps until so many steps took something; the seconds it took."""
+    began, written, taken = time.monotonic(), 0.0, 0
     for record in opened.simulation:
+        taken += bool((record.weights > 0).any())
         if record.test_loss is not None and time.monotonic() - written > LIVE_SECONDS:
-            files.write(opened.folder / "metrics.csv", csv_text(rows_of(told(opened.simulation))))
+            files.write(opened.folder / "metrics.csv", _evaluations(rows_of(told(opened.simulation))))
             written = time.monotonic()
         watch.tell(record)
         if watch.stop():
             raise Stopped
+        if 0 < accepted <= taken and record.test_loss is not None:
+            break
+    return time.monotonic() - began
 
 
-def _closed(opened: Opened, seconds: float, keep_model: bool, stacked: int = 1) -> dict[str, Any]:
+def _evaluations(rows: Sequence[Mapping[str, Any]]) -> str:
+    """metrics.csv; metrics of the user's own come after ours."""
+    return files.csv_text(rows, list(rows[0]) if rows else COLUMNS)
+
+
+def closed_together(
+    opened: Sequence[Opened],
+    tell: Callable[[Path, Record], None] = lambda folder, record: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> list[dict[str, Any]]:
+    """Make these runs as one stack; what they leave behind."""
+    began = time.monotonic()
+    for _ in together([one.simulation for one in opened]):
+        for one in opened:
+            tell(one.folder, one.simulation.latest)
+        if stop():
+            raise Stopped
+    each = (time.monotonic() - began) / len(opened)
+    return [closed(one, each, False, len(opened)) for one in opened]
+
+
+def closed(opened: Opened, seconds: float, keep_model: bool, stacked: int = 1) -> dict[str, Any]:
     """Write what a finished run leaves behind; the summary last, since it says that the run is finished."""
     folder, simulation, data = opened.folder, opened.simulation, opened.parts.data
     columns = told(simulation)
     rows = rows_of(columns)
-    files.write(folder / "metrics.csv", csv_text(rows))
+    files.write(folder / "metrics.csv", _evaluations(rows))
     files.write_arrays(folder / "steps.npz", tally.tally(columns, data))
     summary = {
         "format": "kasync summary",
@@ -213,14 +236,14 @@ def _closed(opened: Opened, seconds: float, keep_model: bool, stacked: int = 1) 
         "dropped": int(columns["dropped"].sum()),
         "skipped": int(columns["skipped"].sum()),
         "diverged": not np.isfinite(rows[-1]["test_loss"]),
-        "timeline": asdict(opened.parts.timeline.summary()),
+        "timeline": asdict(opened.parts.timeline.head(simulation.done).summary()),
         "data": {
             "name": data.name,
             "source": data.source,
             "clients": data.clients,
             "samples": len(data.indices),
             "classes": data.classes,
-            "test_samples": len(data.test.labels),
+            "test_samples": len(data.test),
         },
         "seconds": round(seconds, 3),
         "steps_per_second": round(simulation.done / max(seconds, 1e-9), 3),
@@ -262,17 +285,21 @@ def _describe(settings: RunSettings, folder: Path, source: str, hold: str) -> No
     if settings.arrivals.kind == "file":
         timeline = timeline_of(settings)
         settings = _beside(settings, folder, timeline)
-    made = {
+    made = made_with(settings.device, source, hold)
+    files.write(folder / "run.toml", toml.dumps(settings.table() | {"made": made}))
+
+
+def made_with(device: str, source: str, hold: str) -> dict[str, str]:
+    """The versions, the device and the precision that a run is made with."""
+    return {
         "kasync": kasync.__version__,
         "torch": torch.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),
-        "device": device_words(settings.device),
-        "products": products(),
+        "device": device_words(device),
         "source": source,
         "hold": hold,
     }
-    files.write(folder / "run.toml", toml.dumps(settings.table() | {"made": made}))
 
 
 def _beside(settings: RunSettings, folder: Path, timeline: Timeline) -> RunSettings:
@@ -286,17 +313,3 @@ def device_words(device: str) -> str:
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"CPU, {torch.get_num_threads()} threads"
-
-
-def allow_tf32(device: str, engine: str) -> None:
-    """From now on a GPU may round the factors of the clients' products to TF32; a rule's products stay as they are."""
-    if not device.startswith("cuda") or engine != "local":
-        raise UserError(
-            f"--tf32 with device {device}, engine {engine}: it is for a GPU of this process, --device cuda."
-        )
-    torch.set_float32_matmul_precision("high")
-
-
-def products() -> str:
-    """In which precision clients multiply."""
-    return "float32" if torch.get_float32_matmul_precision() == "highest" else "tf32"

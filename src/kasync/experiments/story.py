@@ -1,16 +1,15 @@
-"""What has a run told so far? A column for everything recorded, and a row of metrics.csv for each evaluation."""
+"""What a run has recorded so far: a column for everything, and a row of metrics.csv for each evaluation."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kasync.simulator import Simulation
+from kasync.simulator.records import METRIC
 
 COLUMNS = (
     "step",
@@ -41,6 +40,7 @@ def told(simulation: Simulation) -> dict[str, NDArray]:
 def rows_of(columns: Mapping[str, NDArray]) -> list[dict[str, Any]]:
     """A row for each evaluation, about the steps since the one before; what comes after the last is not told yet."""
     ends = np.flatnonzero(columns["evaluated"] == 1)  # [rows]
+    own = {name.removeprefix(METRIC): values for name, values in columns.items() if name.startswith(METRIC)}
     if not len(ends):
         return []
     starts = np.concatenate([[0], ends[:-1] + 1])
@@ -69,6 +69,7 @@ def rows_of(columns: Mapping[str, NDArray]) -> list[dict[str, Any]]:
             "staleness": float(stale[i]),
             "selected": float(selected[i]),
             "dropped": int(dropped[i]),
+            **{name: _number(values[end]) for name, values in own.items()},
         }
         for i, end in enumerate(ends)
     ]
@@ -76,12 +77,3 @@ def rows_of(columns: Mapping[str, NDArray]) -> list[dict[str, Any]]:
 
 def _number(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
-
-
-def csv_text(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows of metrics.csv; empty where there is no number."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()

@@ -1,4 +1,4 @@
-"""What did the rule do? Every step of a run, kept small: series in blocks of steps, and counts over all of them."""
+"""What the rule did in every step, kept small: series in blocks of steps, and counts over all of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kasync.data import FederatedData
+from kasync.data.dataset import are_classes
 from kasync.experiments.metrics import normalised, predominant
 from kasync.timelines import Timeline
 
@@ -81,7 +82,7 @@ def _people(columns: dict[str, NDArray], shares: NDArray, data: FederatedData) -
     deliveries = np.bincount(who, minlength=data.clients)
     weight = np.bincount(who, shares.ravel(), minlength=data.clients)
     people = {"deliveries": deliveries.astype(np.int32), "client_weight": weight.astype(np.float32)}
-    if not data.classes:
+    if not are_classes(data.train.labels):
         return people
     owners = np.repeat(np.arange(data.clients), data.sizes)  # [total]
     cells = owners * data.classes + data.train.labels[data.indices]

@@ -1,4 +1,4 @@
-"""How long does a step take on this machine, and how long would the same samples take without any federation?"""
+"""Times a step on this machine, and the same samples without any federation."""
 
 from __future__ import annotations
 

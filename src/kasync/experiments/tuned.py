@@ -1,4 +1,4 @@
-"""Which settings were chosen by tuning? A file that says so, with every value that was tried."""
+"""The file of settings that tuning chose, with every value that was tried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is true at a step that the rule cannot see? A part that changes nothing and compares the step with grad F."""
+"""A part that changes nothing and compares each step with grad F."""
 
 from __future__ import annotations
 

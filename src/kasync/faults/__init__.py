@@ -1,4 +1,4 @@
-"""What goes wrong with clients, on purpose: who, how often, and what the server then receives?"""
+"""Faults of clients, on purpose: who has them, how often, and what the server then receives."""
 
 from kasync.faults.arrivals import struck
 from kasync.faults.kinds import (

@@ -1,4 +1,4 @@
-"""Who delivers when, once clients leave, stall and send things twice? A timeline in, a timeline with faults out.
+"""Arrival faults: a timeline in, and out comes the timeline in which clients leave, stall and send things twice.
 
 The given timeline is the order in which uploads would arrive. Faults remove some, delay some and repeat some; the
 server goes on taking k at a time, of k different clients, so that fewer uploads make fewer steps. The clock of all this
@@ -28,10 +28,11 @@ UPLOAD = np.dtype(  # what reaches the server
         ("copy", np.bool_),
         ("client", np.int32),
         ("pulled", np.int64),  # when the client took the model it worked on; 0: at once, after its last delivery
+        ("planned", np.int64),  # when it would have arrived without faults
     ]
 )
 TAKEN = np.dtype(  # a delivery as the server uses it
-    [("client", np.int32), ("version", np.int32), ("copy", np.bool_), ("place", np.int64)]
+    [("client", np.int32), ("version", np.int32), ("copy", np.bool_), ("place", np.int64), ("planned", np.int64)]
 )
 CHUNK = 1 << 16  # uploads that are plain tuples at the same time
 
@@ -61,6 +62,7 @@ def struck(timeline: Timeline, faults: Fault | Iterable[Fault] | None, seed: int
         kind=f"{timeline.kind}, with faults",
         settings={**timeline.settings, "faults": [repr(fault) for fault in given], "faults_seed": int(seed)},
         copies=rows["copy"] if rows["copy"].any() else None,
+        local_steps=None if timeline.local_steps is None else timeline.local_steps.ravel()[rows["planned"]],
     )
 
 
@@ -74,6 +76,7 @@ def _happened(timeline: Timeline, given: list[ArrivalFault], seed: int) -> NDArr
     sound = np.flatnonzero(~faulty[clients])
     uploads = np.zeros(len(sound), UPLOAD)
     uploads["place"], uploads["client"], uploads["pulled"] = sound, clients[sound], pulled[sound]
+    uploads["planned"] = sound
     rows = np.flatnonzero(faulty[clients])
     rows = rows[np.argsort(clients[rows], kind="stable")]  # by client, then in time
     who, pieces = clients[rows], timeline.visits.ravel()[rows]
@@ -96,7 +99,7 @@ def _places(fault: ArrivalFault, k: int) -> int:
     return k * (fault.away if isinstance(fault, LeaveAndReturn) else fault.delay if isinstance(fault, Late) else 1)
 
 
-def _of_one(client: int, plans: Iterable[tuple[int, ...]]) -> Iterator[tuple[int, bool, int, int]]:
+def _of_one(client: int, plans: Iterable[tuple[int, ...]]) -> Iterator[tuple[int, bool, int, int, int]]:
     """What one client uploads, in order; a piece of work that was never begun is hit by nothing."""
     shift, back = 0, 0  # how far it is behind its plan, and when it comes back
     for _, planned, pulled, leaves, away, stall, repeat in plans:
@@ -109,13 +112,13 @@ def _of_one(client: int, plans: Iterable[tuple[int, ...]]) -> Iterator[tuple[int
             continue
         begun = max(pulled + shift if pulled else 0, back)
         shift += stall
-        yield planned + shift, False, client, begun
+        yield planned + shift, False, client, begun, planned
         if repeat:
             shift += repeat
-            yield planned + shift, True, client, begun
+            yield planned + shift, True, client, begun, planned
 
 
-def _taken(uploads: NDArray[np.void], k: int) -> Iterator[tuple[int, int, bool, int]]:
+def _taken(uploads: NDArray[np.void], k: int) -> Iterator[tuple[int, int, bool, int, int]]:
     """The deliveries of one step after the other, k of different clients each; the last step may be incomplete.
 
     A client whose upload waits for its step to be full has no new model to work on: what it would have sent meanwhile
@@ -124,21 +127,21 @@ def _taken(uploads: NDArray[np.void], k: int) -> Iterator[tuple[int, int, bool, 
     closed: list[int] = []  # when each step was full
     last: dict[int, tuple[int, int]] = {}  # client -> step and version of its last delivery
     present: set[int] = set()
-    waiting: list[tuple[int, int, bool]] = []  # clients, pulled, copies of those that are already in this step
+    waiting: list[tuple[int, int, bool, int]] = []  # client, pulled, copy, planned of those already in this step
     pieces = (uploads[start : start + CHUNK].tolist() for start in range(0, len(uploads), CHUNK))
-    for place, copy, client, pulled in chain.from_iterable(pieces):
-        candidates = [*waiting, (client, pulled, copy)] if waiting else [(client, pulled, copy)]
+    for place, copy, client, pulled, planned in chain.from_iterable(pieces):
+        candidates = [*waiting, (client, pulled, copy, planned)] if waiting else [(client, pulled, copy, planned)]
         waiting = []
         while candidates:
-            client, pulled, copy = candidates.pop(0)
+            client, pulled, copy, planned = candidates.pop(0)
             if client in present:
-                waiting.append((client, pulled, copy))
+                waiting.append((client, pulled, copy, planned))
                 continue
             step, held = last.get(client, (-1, 0))
             version = held if copy else max(step + 1, bisect_left(closed, pulled))
             last[client] = (len(closed), version)
             present.add(client)
-            yield client, version, copy, place
+            yield client, version, copy, place, planned
             if len(present) == k:
                 closed.append(place)
                 present = set()

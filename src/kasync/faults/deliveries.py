@@ -1,4 +1,4 @@
-"""What does the server receive from a client that sends nonsense? row * times + plus + noise |row| z, for every row.
+"""What the server receives from a faulty client: row * times + plus + noise |row| z, for every row.
 
 The numbers are drawn on the host for a chunk of steps; applying them branches on no value, so it can be captured in a
 CUDA graph. A delivery that no fault hits keeps every bit: it is multiplied by 1, and 0 is added.

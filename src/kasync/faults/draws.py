@@ -1,4 +1,4 @@
-"""Who has a fault, and which pieces of their work does it hit? Hashes of (seed, client, piece), never of the order."""
+"""Draws who has a fault and which pieces of work it hits: hashes of (seed, client, piece), never of the order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which faults are there? Each is a frozen value: what goes wrong, with which clients, how often."""
+"""The kinds of faults, each a frozen value: what goes wrong, with which clients, how often."""
 
 from __future__ import annotations
 

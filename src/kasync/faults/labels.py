@@ -1,4 +1,4 @@
-"""How does a client train on wrong labels? Copies of its samples with other labels lie behind the training set.
+"""Training on wrong labels: copies of a client's samples with other labels lie behind the training set.
 
 A batch is a list of places in the training set, so a piece of work that is hit reads the copies instead; the engine
 that computes gradients knows nothing of it.
@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from kasync.data.columns import class_labels
 from kasync.data.federated import FederatedData
 from kasync.errors import UserError
 from kasync.faults.draws import chances, hit
@@ -31,18 +32,14 @@ class Flips:
         """The flips, and the data with the copies behind its training set."""
         if data.classes < 2:
             raise UserError(f"flip_labels needs classes, and the data has {data.classes}: leave it out.")
+        labels = class_labels(data.train.labels, "flip_labels", "leave it out")
         likely = chances(fault, population, seed)
         theirs = [data.of(client) for client in np.flatnonzero(likely).tolist()]
         copied = np.unique(np.concatenate([*theirs, np.empty(0, dtype=np.int64)]).astype(np.int64))
-        moved = np.arange(len(data.train.labels))
+        moved = np.arange(len(labels))
         moved[copied] = len(moved) + np.arange(len(copied))
-        train = replace(
-            data.train,
-            inputs=np.concatenate([data.train.inputs, data.train.inputs[copied]]),
-            labels=np.concatenate([data.train.labels, data.classes - 1 - data.train.labels[copied]]),
-            groups=None,
-        )
-        return cls(fault, likely, moved, seed), replace(data, train=train)
+        copies = replace(data.train.subset(copied), labels=data.classes - 1 - labels[copied])
+        return cls(fault, likely, moved, seed), replace(data, train=data.train.followed_by(copies))
 
     def applied(
         self, samples: NDArray[np.int64], clients: NDArray[np.integer], visits: NDArray[np.integer]

@@ -1,4 +1,4 @@
-"""Which faults change what clients bring, and where does each of them enter a run?"""
+"""The faults that change what clients bring, and where each of them enters a run."""
 
 from __future__ import annotations
 

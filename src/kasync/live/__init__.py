@@ -1,1 +1,1 @@
-"""How does the same rule serve clients that really exist? One loop, over Flower or over Ray."""
+"""Live engines: one server loop, over Flower or over Ray, whose clients really exist."""

@@ -1,24 +1,28 @@
-"""Is what a client sent fit to be used? Everything is looked at before anything is computed with it."""
+"""What a client sends, the checks it must pass, and the accepted deliveries that wait for a step."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+CHUNK = 8192  # numbers whose squares are summed in their own precision
+
 
 @dataclass(frozen=True)
 class Delivery:
     """What a client brings: trained parameters or a gradient, with the loss and the number of examples it saw."""
 
-    values: Tensor  # [D]
+    values: Tensor | Sequence[Tensor]  # [D], in one piece or in several one after the other
     loss: float | None = None
     examples: float = 1.0
     metrics: Mapping[str, Any] = field(default_factory=dict)  # whatever else it reported
+    buffers: Tensor | None = None  # [B] what is no parameter, by value
+    key: str | None = None  # who it is, where a node's name changes when it starts again
 
 
 @dataclass(frozen=True)
@@ -35,22 +39,92 @@ class Failure:
     reason: str
 
 
-def row_of(delivery: Delivery, start: Tensor, brings: str, max_norm: float) -> Tensor | Garbage:
-    """[D] the row that a rule takes: start minus trained model, or the gradient; or why there is none."""
-    values = delivery.values
-    if values.shape != start.shape:
-        return Garbage(f"it has shape {list(values.shape)}, not {list(start.shape)}")
-    if not values.dtype.is_floating_point:
-        return Garbage(f"it is {values.dtype}, not a floating-point type")
+class Shelf:
+    """Rows of one table [slots, D] that accepted deliveries are written into; a rule reads them where they lie."""
+
+    def __init__(self, like: Tensor, slots: int) -> None:
+        self.table = torch.empty(slots, len(like), dtype=like.dtype, device=like.device)
+        self.free = list(range(slots))[::-1]
+
+    def take(self) -> int:
+        """A free row; the table doubles when there is none."""
+        if not self.free:
+            slots = len(self.table)
+            table = torch.empty(2 * slots, *self.table.shape[1:], dtype=self.table.dtype, device=self.table.device)
+            table[:slots] = self.table
+            self.table, self.free = table, list(range(slots, 2 * slots))[::-1]
+        return self.free.pop()
+
+    def release(self, slot: int) -> None:
+        self.free.append(slot)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """An accepted delivery."""
+
+    client: int
+    node: Hashable  # its name in the transport
+    version: int  # the model it worked on
+    slot: int  # of the shelf
+    shelf: Shelf
+    start: Tensor | None  # [D] the model it worked on, for rules that read it
+    loss: float | None
+    examples: float
+    metrics: Mapping[str, Any]
+    buffers: Tensor | None = None  # [B]
+    file: str = ""  # of the journal
+
+    @property
+    def row(self) -> Tensor:
+        """[D] what the rule takes; overwritten by a later delivery once this one was used."""
+        return self.shelf.table[self.slot]
+
+
+def write_row(
+    delivery: Delivery, start: Tensor, buffers: Tensor | None, brings: str, max_norm: float, out: Tensor
+) -> Garbage | None:
+    """Check a delivery and write what a rule takes of it into out [D]: start minus trained model, or the gradient."""
+    pieces = [delivery.values] if isinstance(delivery.values, Tensor) else list(delivery.values)
+    if isinstance(delivery.values, Tensor) and delivery.values.shape != start.shape:
+        return Garbage(f"it has shape {list(delivery.values.shape)}, not {list(start.shape)}")
+    if sum(piece.numel() for piece in pieces) != start.numel():
+        return Garbage(f"it has {sum(piece.numel() for piece in pieces)} numbers, not {start.numel()}")
+    for piece in pieces:
+        if not piece.dtype.is_floating_point:
+            return Garbage(f"it is {piece.dtype}, not a floating-point type")
     if not (math.isfinite(delivery.examples) and delivery.examples > 0):
         return Garbage(f"it reports {delivery.examples} examples")
     if delivery.loss is not None and not math.isfinite(delivery.loss):
         return Garbage(f"it reports a loss of {delivery.loss}")
-    values = values.detach().to(start)
-    row = start - values if brings == "models" else values
-    norm = float(torch.linalg.vector_norm(row, dtype=torch.float64))  # a NaN or an infinity anywhere shows in it
+    if delivery.buffers is not None and buffers is not None:
+        if delivery.buffers.shape != buffers.shape:
+            return Garbage(f"its buffers have shape {list(delivery.buffers.shape)}, not {list(buffers.shape)}")
+        if not bool(torch.isfinite(delivery.buffers).all()):
+            return Garbage("it has a buffer that is not finite")
+    place = 0
+    for piece in pieces:
+        end = place + piece.numel()
+        flat = piece.detach().reshape(-1).to(out.device)
+        if brings == "models":
+            torch.sub(start[place:end], flat, out=out[place:end])
+        else:
+            out[place:end].copy_(flat)
+        place = end
+    norm = length(out)  # a NaN or an infinity anywhere shows in it
     if not math.isfinite(norm):
         return Garbage("it has a value that is not finite")
     if norm > max_norm:
         return Garbage(f"its norm {norm:.4g} is above max_norm = {max_norm:g}")
-    return row
+    return None
+
+
+def length(row: Tensor) -> float:
+    """The 2-norm of a row [D]; NaN or infinite where an entry is."""
+    cut = row.numel() // CHUNK * CHUNK
+    chunks = torch.linalg.vector_norm(row[:cut].view(-1, CHUNK), dim=1)  # far fewer than D to sum in float64
+    parts = torch.cat([chunks, torch.linalg.vector_norm(row[cut:])[None]])
+    found = float(torch.linalg.vector_norm(parts, dtype=torch.float64))
+    if math.isinf(found):  # the squares of finite numbers may be too large for float32
+        found = float(torch.linalg.vector_norm(row, dtype=torch.float64))
+    return found

@@ -1,4 +1,4 @@
-"""How are replies fetched so that no client can hold up the others?
+"""Fetching of Flower replies such that no client can hold up the others.
 
 Flower's pull blocks while a reply is half uploaded, for minutes if its sender was killed. So pulling has a thread of
 its own; and when a pull takes longer than `patience`, everything it asked for is followed one by one, each in its own

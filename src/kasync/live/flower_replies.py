@@ -1,20 +1,32 @@
-"""What does a Flower reply hold? Nothing of it is decoded before its names, types, shapes and sizes are known good.
+"""Flower replies read as deliveries, without decoding anything before its names, types, shapes and sizes are known.
 
-The arrays are numpy's own format and are read without pickles; what claims another format is refused.
+Arrays are numpy's own format, read where they lie and without pickles; what claims another format is refused.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flwr.app import ArrayRecord, Message, RecordDict
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from torch import Tensor
 
 from kasync.live.deliveries import Delivery, Failure, Garbage
 from kasync.live.layout import Layout
 
 LOSSES = ("train_loss", "train-loss", "loss", "avg_trainloss", "train_loss_avg")
+CLIENT_KEY = "client-key"
 HEADER = 4096  # bytes that numpy's format may add to an array
+WIDEST = 8  # bytes of a number
+
+with warnings.catch_warnings():  # torch says once that what lies in bytes must not be written to; nothing here does
+    warnings.simplefilter("ignore")
+    torch.from_numpy(np.frombuffer(bytes(4), np.uint8))
 
 
 @dataclass(frozen=True)
@@ -22,7 +34,7 @@ class Reader:
     """Turns replies into deliveries."""
 
     layout: Layout
-    examples_key: str
+    examples_key: str | None  # None where every delivery counts the same
     loss_keys: Sequence[str] = LOSSES
     gradients: bool = False  # a gradient need not name the arrays that are not trained
 
@@ -42,19 +54,32 @@ class Reader:
         wrong = self._wrong(records[0])
         if wrong:
             return Garbage(wrong)
-        arrays = {}
-        for name in self.layout.trained:
-            array = records[0][name].numpy()
-            wrong = self.layout.wrong(name, array.shape, str(array.dtype))  # what was announced may not be what came
-            if wrong:
+        arrays: dict[str, Tensor] = {}
+        for name in records[0]:
+            tensor = decoded(records[0][name])
+            wrong = self.layout.wrong(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+            if wrong:  # what was announced may not be what came
                 return Garbage(wrong)
-            arrays[name] = array
+            arrays[name] = tensor
         metrics = dict(next(iter(content.metric_records.values()), {}))
-        examples = metrics.get(self.examples_key, 1.0)
+        examples = 1.0 if self.examples_key is None else metrics.get(self.examples_key)
         loss = next((metrics[key] for key in self.loss_keys if key in metrics), None)
+        if examples is None:
+            return Garbage(
+                f"it reports no {self.examples_key!r}, by which deliveries are weighted; "
+                f"report it, or pass weighted_by_key=None for equal weights"
+            )
         if isinstance(examples, list) or isinstance(loss, list):
             return Garbage("it reports a list where one number is expected")
-        return Delivery(self.layout.vector(arrays), None if loss is None else float(loss), float(examples), metrics)
+        whole = all(name in arrays for name in self.layout.buffers)
+        return Delivery(
+            [arrays[name] for name in self.layout.trained],
+            None if loss is None else float(loss),
+            float(examples),
+            metrics,
+            self.layout.buffer_vector(arrays) if whole else None,
+            _key(content),
+        )
 
     def _wrong(self, record: ArrayRecord) -> str:
         """What is wrong with the arrays, judged by what they announce and by how many bytes they are."""
@@ -63,15 +88,59 @@ class Reader:
         if missing:
             return f"it has no array {missing[0]!r}"
         for name, array in record.items():
-            wrong = self.layout.wrong(name, array.shape, array.dtype)
+            wrong = self.layout.wrong(name, array.shape, announced(array.dtype))
             if wrong:
                 return wrong
             if array.stype != "numpy.ndarray":
                 return f"its {name!r} is serialised as {array.stype[:40]!r}, not as numpy.ndarray"
-            limit = self.layout.bytes_of(name) + HEADER
+            limit = WIDEST * self.layout.numbers(name) + HEADER
             if len(array.data) > limit:
                 return f"its {name!r} takes {len(array.data)} bytes, more than {limit}"
         return ""
+
+
+def announced(dtype: str) -> str:
+    """The name of a type, whatever its byte order."""
+    if dtype[:1] in "<>|" and len(dtype) < 5:
+        with contextlib.suppress(TypeError):
+            return np.dtype(dtype).name
+    return dtype
+
+
+def decoded(array: Array) -> Tensor:
+    """The numbers of an array, where they lie; the tensor must not be written to."""
+    file = io.BytesIO(array.data[: HEADER + 16])  # a header is longer only if somebody made it so
+    version = np.lib.format.read_magic(file)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
+    if read is None:
+        raise ValueError(f"numpy format {version} is not known")
+    shape, fortran, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("it holds objects")
+    bits = array.dtype == "bfloat16"  # which numpy keeps as two bytes of no type
+    found = np.frombuffer(array.data, np.uint16 if bits else dtype, offset=file.tell())
+    if bits and dtype.itemsize != 2:
+        raise ValueError(f"{dtype} is no bfloat16")
+    found = found.reshape(shape, order="F" if fortran else "C")
+    tensor = torch.from_numpy(found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("=")))
+    return tensor.view(torch.bfloat16) if bits else tensor
+
+
+def encoded(tensor: Tensor) -> Array:
+    """A tensor as Flower sends it."""
+    if tensor.dtype != torch.bfloat16:
+        return Array(tensor.numpy())
+    file = io.BytesIO()
+    np.save(file, tensor.contiguous().view(torch.uint16).numpy().view(np.dtype("V2")), allow_pickle=False)
+    return Array("bfloat16", tuple(tensor.shape), "numpy.ndarray", file.getvalue())
+
+
+def _key(content: RecordDict) -> str | None:
+    """Who sends this, by its own word, where it says so."""
+    for record in content.config_records.values():
+        if isinstance(record.get(CLIENT_KEY), str) and record[CLIENT_KEY]:
+            return plain(record[CLIENT_KEY])
+    return None
 
 
 def plain(words: object) -> str:

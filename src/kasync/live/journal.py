@@ -1,133 +1,320 @@
-"""How does a live run survive being killed, with every accepted delivery counted exactly once?
+"""The record of a live run on disk: its diary, its state, and every accepted delivery until it was used.
 
-An accepted delivery is on disk before anything is done with it, in a file that names the update it waits for. After
-the update the whole state is saved, and only then are those files removed. Whatever the moment of death, a file that
-names an earlier update than the saved one was used, and one that names the next was not. One process at a time: two
-servers with one journal would each forget what the other accepted.
+An accepted delivery is on disk before anything is done with it, in a file that names the update it came before. Every
+`every` updates the whole state is saved, with the names of the files that still wait, and only then are the others
+removed. Whatever the moment of death, a file that the state does not name was used if it came before the saved update
+and waits if it came later: a server that starts again makes later updates again, from the same deliveries. The diary
+grows by a line for each update; what a dead server wrote beyond its last saved state is cut off. One process at a
+time: two servers with one journal would each forget what the other accepted.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
+import tempfile
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from kasync import lock
+from kasync import fingerprint, lock
 from kasync.checkpoint import Checkpoint, clear
 from kasync.core import ServerState
-from kasync.live.diary import Diary
-from kasync.live.waiting import Waiting
+from kasync.errors import UserError
+from kasync.live.deliveries import Waiting
+from kasync.live.roster import KEPT
+from kasync.timelines import Timeline
 
 if TYPE_CHECKING:
     from kasync.live.loop import Federation
 
 
-@dataclass(frozen=True)
-class Journal:
-    """A file for the state, and beside it one for each delivery that waits; told apart from other runs by identity."""
+@dataclass
+class Diary:
+    """One entry for each step, and how many replies ended in which way."""
 
-    path: Path
+    clients: list[list[int]] = field(default_factory=list)  # of each step
+    versions: list[list[int]] = field(default_factory=list)  # of each step
+    times: list[float] = field(default_factory=list)  # of each step, in seconds of running
+    tally: Counter[str] = field(default_factory=Counter)
+
+    def note(self, clients: list[int], versions: list[int], time: float) -> None:
+        self.clients.append(clients)
+        self.versions.append(versions)
+        self.times.append(max(time, self.times[-1]) if self.times else time)
+
+    def timeline(self, population: int, rule: str) -> Timeline | None:
+        """The longest stretch of steps with equally many deliveries; work begun before it counts as begun with it."""
+        if not self.clients:
+            return None
+        stretches, start = [], 0
+        for _, steps in groupby(self.clients, len):
+            count = len(list(steps))
+            stretches.append((count, start))
+            start += count
+        count, start = max(stretches, key=lambda stretch: (stretch[0], stretch[1]))
+        stop = start + count
+        return Timeline(
+            clients=np.array(self.clients[start:stop]),
+            versions=np.maximum(np.array(self.versions[start:stop]) - start, 0),
+            times=np.array(self.times[start:stop]) - (self.times[start - 1] if start else 0.0),
+            population=population,
+            kind="live",
+            settings={"rule": rule, "first_step": start, "steps": len(self.clients), **self.tally},
+        )
+
+    def lines(self, first: int) -> str:
+        """The steps from this one on, a line of json each."""
+        rows = zip(self.clients[first:], self.versions[first:], self.times[first:], strict=True)
+        return "".join(json.dumps([clients, versions, time]) + "\n" for clients, versions, time in rows)
+
+    def read(self, text: str) -> None:
+        """Take over the steps of these lines."""
+        for line in text.splitlines():
+            clients, versions, time = json.loads(line)
+            self.note(clients, versions, time)
+
+
+class Place(Protocol):
+    """Where a journal lies: files of tensors by name, and a text that grows."""
+
+    def ready(self) -> None: ...
+    def save(self, name: str, step: int, tensors: Mapping[str, Tensor]) -> None: ...
+    def load(self, name: str) -> tuple[int, dict[str, Tensor]] | None: ...
+    def names(self) -> list[str]: ...
+    def remove(self, name: str) -> None: ...
+    def append(self, name: str, text: str, at: int) -> None: ...
+    def text(self, name: str, size: int | None) -> str: ...
+
+
+@dataclass(frozen=True)
+class Local:
+    """Files of one folder."""
+
+    path: Path  # of the state; the others have its name before their own
     identity: Mapping[str, str]
 
-    def keep(self, update: int, place: int, waiting: Waiting) -> None:
-        """Put an accepted delivery on disk."""
-        tensors = {"row": waiting.row} | ({} if waiting.start is None else {"start": waiting.start})
+    def ready(self) -> None:
+        Checkpoint(self.path, self.identity).ready()
+        lock.keep(self.path)
+        clear(self.path.parent, rf"{re.escape(self.path.name)}\.\d+\.\d+\.waiting")
+
+    def save(self, name: str, step: int, tensors: Mapping[str, Tensor]) -> None:
+        Checkpoint(self._file(name), self.identity).save(step, tensors)
+
+    def load(self, name: str) -> tuple[int, dict[str, Tensor]] | None:
+        found = Checkpoint(self._file(name), self.identity).load()
+        # tensors are windows into the file, which will be written again
+        return None if found is None else (found[0], {name: value.clone() for name, value in found[1].items()})
+
+    def names(self) -> list[str]:
+        start = f"{self.path.name}."
+        return [path.name[len(start) :] for path in self.path.parent.iterdir() if path.name.startswith(start)]
+
+    def remove(self, name: str) -> None:
+        self._file(name).unlink(missing_ok=True)
+
+    def append(self, name: str, text: str, at: int) -> None:
+        path = self._file(name)
+        try:
+            with open(path, "r+b" if path.exists() else "xb") as file:
+                file.seek(at)
+                file.truncate()
+                file.write(text.encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as problem:
+            raise UserError(f"{path} cannot be written ({problem.strerror}): choose another place.") from None
+
+    def text(self, name: str, size: int | None) -> str:
+        path = self._file(name)
+        found = path.read_bytes()[:size] if path.exists() else b""
+        if len(found) < (size or 0):
+            raise UserError(f"{path} is shorter than its checkpoint says: delete both to start again.")
+        return found.decode()
+
+    def _file(self, name: str) -> Path:
+        return self.path.with_name(f"{self.path.name}.{name}") if name else self.path
+
+
+class Remote:
+    """Objects under an address that fsspec understands (s3://, gs://, memory://); nothing locks it."""
+
+    def __init__(self, address: str, identity: Mapping[str, str]) -> None:
+        import fsspec  # torch needs it too
+
+        self.address, self.identity = address, identity
+        try:
+            self.system, self.base = fsspec.core.url_to_fs(address)
+        except (ImportError, ValueError) as problem:
+            raise UserError(f"checkpoint {address} is no place that fsspec can reach ({problem}).") from None
+        self.aside = tempfile.TemporaryDirectory(prefix="kasync-")
+
+    def ready(self) -> None:
+        try:
+            self.system.makedirs(self.system._parent(self.base), exist_ok=True)
+            self.system.pipe_file(f"{self.base}.ready", b"")
+            self.system.rm_file(f"{self.base}.ready")
+        except OSError as problem:
+            raise UserError(f"checkpoint {self.address} cannot be written ({problem}): choose another place.") from None
+
+    def save(self, name: str, step: int, tensors: Mapping[str, Tensor]) -> None:
+        local = Path(self.aside.name) / "out"
+        Checkpoint(local, self.identity).save(step, tensors)
+        self.system.put_file(str(local), self._object(name))
+
+    def load(self, name: str) -> tuple[int, dict[str, Tensor]] | None:
+        if not self.system.exists(self._object(name)):
+            return None
+        local = Path(self.aside.name) / "in"
+        self.system.get_file(self._object(name), str(local))
+        found = Checkpoint(local, self.identity).load()
+        return None if found is None else (found[0], {name: value.clone() for name, value in found[1].items()})
+
+    def names(self) -> list[str]:
+        start = f"{self.base.rsplit('/', 1)[-1]}."
+        self.system.invalidate_cache()
+        found = [path.rsplit("/", 1)[-1] for path in self.system.ls(self.system._parent(self.base), detail=False)]
+        return [name[len(start) :] for name in found if name.startswith(start)]
+
+    def remove(self, name: str) -> None:
+        if self.system.exists(self._object(name)):
+            self.system.rm_file(self._object(name))
+
+    def append(self, name: str, text: str, at: int) -> None:
+        before = self.text(name, at) if at else ""  # an object store cannot append
+        self.system.pipe_file(self._object(name), (before + text).encode())
+
+    def text(self, name: str, size: int | None) -> str:
+        if not self.system.exists(self._object(name)):
+            if not size:
+                return ""
+            raise UserError(f"{self._object(name)} is missing: delete the checkpoint to start again.")
+        return self.system.cat_file(self._object(name))[:size].decode()
+
+    def _object(self, name: str) -> str:
+        return f"{self.base}.{name}" if name else self.base
+
+
+DIARY = "diary"
+WAITING = re.compile(r"(\d{9,})\.(\d{6,})\.waiting")
+
+
+class Journal:
+    """A place for the state, for each delivery that waits and for the diary; told apart from other runs by identity."""
+
+    def __init__(self, path: str | os.PathLike[str], identity: Mapping[str, str], every: int = 1) -> None:
+        text = os.fspath(path)
+        self.place: Place = Remote(text, identity) if "://" in text else Local(Path(text), identity)
+        self.every = every
+        self.written = 0  # steps of the diary that are on disk
+        self.size = 0  # their bytes
+        self.places = 0  # deliveries put on disk for the update that is waited for
+
+    def keep(self, update: int, waiting: Waiting) -> str:
+        """Put an accepted delivery on disk; the name of its file."""
+        tensors = {"row": waiting.row}
+        for name in ("start", "buffers"):
+            if getattr(waiting, name) is not None:
+                tensors[name] = getattr(waiting, name)
         about = {
             "node": named(waiting.node),
+            "client": waiting.client,
             "version": waiting.version,
             "loss": waiting.loss,
             "examples": waiting.examples,
             "metrics": dict(waiting.metrics),
         }
-        self._file(update, place).save(update, {**tensors, "about": packed(about)})
+        name = f"{update:09d}.{self.places:06d}.waiting"
+        self.places += 1
+        self.place.save(name, update, {**tensors, "about": packed(about)})
+        return name
 
-    def save(self, federation: Federation, now: float) -> None:
+    def save(self, federation: Federation, now: float, whatever: bool = False) -> None:
         """Put the state after an update on disk, then forget the deliveries it used."""
-        about = {
+        self.places = 0
+        if federation.updates % self.every and not whatever:
+            return
+        lines = federation.diary.lines(self.written)
+        self.place.append(DIARY, lines, self.size)
+        self.written, self.size = len(federation.diary.clients), self.size + len(lines.encode())
+        about: dict[str, Any] = {
             "updates": federation.updates,
             "seconds": now - federation.began,
-            "left": len(federation.waiting),
-            "nodes": [named(client.node) for client in federation.roster],
-            "offences": [client.offences for client in federation.roster],
-            "aside": [client.aside for client in federation.roster],
-            "diary": federation.diary.table(),
+            "left": [waiting.file for waiting in federation.waiting],
+            "clients": [{n: getattr(client, n) for n in KEPT} | {"node": named(client.node)} for client in federation],
+            "tally": dict(federation.diary.tally),
+            "diary": {"steps": self.written, "size": self.size},
         }
-        for place, waiting in enumerate(federation.waiting):  # they wait for the next update now
-            self.keep(federation.updates, place, waiting)
-        Checkpoint(self.path, self.identity).save(
-            federation.updates, {**federation.server.state_dict(), "about": packed(about)}
-        )
-        for file in self._files():
-            if update_of(file) < federation.updates:
-                file.unlink(missing_ok=True)
+        self.place.save("", federation.updates, {**federation.tensors(), "about": packed(about)})
+        for name, update in self._files():
+            if update < federation.updates and name not in about["left"]:
+                self.place.remove(name)
 
     def restore(self, federation: Federation, now: float) -> bool:
         """Bring a new federation to where the journal ends; whether there was anything."""
-        state = Checkpoint(self.path, self.identity)
-        state.ready()
-        lock.keep(self.path)
-        clear(self.path.parent, self._waiting)
-        found = state.load()
+        self.place.ready()
+        found = self.place.load("")
         federation.began = now
-        left = self._restore_state(federation, found[1], now) if found is not None else 0
-        for file in self._files():
-            if update_of(file) == federation.updates:
-                federation.waiting.append(self._read(file, federation))
+        left = self._restore_state(federation, found[1], now) if found is not None else []
+        for name, update in self._files():
+            if update >= federation.updates or name in left:
+                self._read(name, federation)
+                if update == federation.updates:
+                    self.places = int(name.split(".")[1]) + 1
             else:
-                file.unlink(missing_ok=True)  # used before the last save
-        federation.diary.tally["accepted"] += len(federation.waiting) - left
+                self.place.remove(name)  # used before the last save
+        federation.diary.tally["accepted"] += len(federation.waiting) - len(left)
         return found is not None or bool(federation.waiting)
 
-    def _restore_state(self, federation: Federation, tensors: dict[str, Tensor], now: float) -> int:
-        """Take over what was saved after an update; how many deliveries waited then."""
+    def _restore_state(self, federation: Federation, tensors: dict[str, Tensor], now: float) -> list[str]:
+        """Take over what was saved after an update; the files of the deliveries that waited then."""
         about = unpacked(tensors.pop("about"))
         device = federation.server.params.device
-        federation.server = ServerState.from_state_dict(
-            {
-                name: value.to(device, copy=True) for name, value in tensors.items()
-            }  # else they would change with the file
-        )
+        buffers = tensors.pop("buffers", None)
+        federation.buffers = None if buffers is None else buffers.to(device)
+        federation.server = ServerState.from_state_dict({name: value.to(device) for name, value in tensors.items()})
         federation.updates = about["updates"]
         federation.began = now - about["seconds"]
-        federation.diary = Diary.of(about["diary"])
-        for node, offences, aside in zip(about["nodes"], about["offences"], about["aside"], strict=True):
-            client = federation.roster.join(node)
-            client.present, client.offences, client.aside = False, offences, aside
+        self.written, self.size = about["diary"]["steps"], about["diary"]["size"]
+        federation.diary.read(self.place.text(DIARY, self.size))
+        federation.diary.tally = Counter(about["tally"])
+        federation.roster.restore(about["clients"])
         return about["left"]
 
-    def _read(self, file: Path, federation: Federation) -> Waiting:
-        found = Checkpoint(file, self.identity).load()
+    def _read(self, name: str, federation: Federation) -> None:
+        found = self.place.load(name)
         assert found is not None  # it was listed, and nobody else works here
-        device = federation.server.params.device
-        tensors = {name: value.to(device, copy=True) for name, value in found[1].items()}
-        about = unpacked(tensors["about"].cpu())
-        client = federation.roster.join(about["node"])
-        client.waiting = True
-        client.present = False
-        return Waiting(client=client.number, row=tensors["row"], start=tensors.get("start"), **about)
+        tensors = found[1]
+        about = unpacked(tensors.pop("about"))
+        client = federation.roster.join(about.pop("node"))
+        if client.number != about["client"]:
+            federation.roster.move(client, about["client"])
+        federation.admit(client, tensors, {**about, "file": name})
 
-    def _file(self, update: int, place: int) -> Checkpoint:
-        return Checkpoint(self.path.with_name(f"{self.path.name}.{update:09d}.{place:06d}.waiting"), self.identity)
-
-    def _files(self) -> Iterator[Path]:
-        """The deliveries on disk, in the order they came."""
-        return iter(sorted(path for path in self.path.parent.iterdir() if re.fullmatch(self._waiting, path.name)))
-
-    @property
-    def _waiting(self) -> str:
-        """A pattern of the names that _file gives; those of a run whose file begins with our name are not ours."""
-        return rf"{re.escape(self.path.name)}\.\d{{9,}}\.\d{{6,}}\.waiting"
+    def _files(self) -> list[tuple[str, int]]:
+        """The deliveries on disk and the updates they wait for, in the order they came."""
+        found = sorted(name for name in self.place.names() if WAITING.fullmatch(name))
+        return [(name, int(name.split(".")[0])) for name in found]
 
 
-def update_of(file: Path) -> int:
-    """The update that the delivery in this file waits for."""
-    return int(file.name.split(".")[-3])
+def read_state(path: str | Path) -> dict[str, Any]:
+    """What the state of a live run says beside its tensors, its diary included."""
+    found = Local(Path(path), {}).load("")
+    if found is None:
+        raise UserError(f"{path} holds no live run: give the file that the run's checkpoint= named.")
+    about, diary = unpacked(found[1]["about"]), Diary()
+    diary.read(Local(Path(path), {}).text(DIARY, about["diary"]["size"]))
+    steps = {"clients": diary.clients, "versions": diary.versions, "times": diary.times}
+    return {**about, "diary": steps}
 
 
 def named(node: Hashable) -> int | str:
@@ -141,4 +328,11 @@ def packed(table: Mapping[str, Any]) -> Tensor:
 
 
 def unpacked(bits: Tensor) -> dict[str, Any]:
-    return json.loads(bits.numpy().tobytes())
+    return json.loads(bits.cpu().numpy().tobytes())
+
+
+def identity(**parts: object) -> dict[str, str]:
+    """What tells a live run from another, whatever carries it: a fingerprint of each named part."""
+    return {
+        name: f"{getattr(value, 'name', type(value).__name__)} {fingerprint.of(value)}" for name, value in parts.items()
+    }

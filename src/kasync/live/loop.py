@@ -1,4 +1,4 @@
-"""What does a server do all day? Hands out work, collects what comes back, and steps when k deliveries are there.
+"""State machine of a live K-async server, independent of the transport and of the clock.
 
     while ...:
         federation.present(nodes, now)                    who is there
@@ -7,32 +7,59 @@
         federation.expire(now)                            give up what takes too long
         while federation.step(now): ...                   k usable deliveries -> rule
 
-It knows no transport and no clock. Every reply ends in exactly one way, and each way is counted.
+Every reply ends in exactly one way, and each way is counted.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from kasync import parts
 from kasync.arrivals import Arrivals
-from kasync.core import Rule, ServerState, Step
+from kasync.core import Part, Rule, ServerState, Step
 from kasync.errors import UserError
-from kasync.live.deliveries import Delivery, Failure, Garbage, row_of
-from kasync.live.diary import Diary
-from kasync.live.journal import Journal
-from kasync.live.privacy import Privacy
+from kasync.kernel import Rows
+from kasync.live.deliveries import Delivery, Failure, Garbage, Shelf, Waiting, write_row
+from kasync.live.journal import Diary, Journal
+from kasync.live.privacy import Privacy, spent
 from kasync.live.roster import Client, Roster
 from kasync.live.terms import Terms
-from kasync.live.waiting import Waiting
 
 log = logging.getLogger("kasync.live")
 GIVEN_UP = 10_000  # a reply later than so many others that were given up counts as a duplicate
+REMINDER = 30.0  # seconds after which what the run waits for is said again
+COUNTS_ITSELF = (  # parts that weigh by examples themselves, that keep a mean, and those made not to believe a client
+    parts.AcceptByScore,
+    parts.AcceptNearServer,
+    parts.AverageModels,
+    parts.AverageQueue,
+    parts.CenterAndClip,
+    parts.FindMedian,
+    parts.PickCentral,
+    parts.TrustByServer,
+    parts.WeighByStaleness,
+)
+NEEDS_K = (parts.CenterAndClip, parts.FindMedian, parts.PickCentral)  # few deliveries are no majority
+
+
+@dataclass(frozen=True)
+class WeighByExamples(Part):
+    """weights_i * m_i, scaled so that their sum stays what it was;  m_i the examples of delivery i   (FedAvg)"""
+
+    linear = True  # no number in a delivery decides the weights
+
+    def __call__(self, step: Step) -> Step:
+        weights = step.weights * step.kept(step.batch_sizes, 0.0)
+        total = weights.sum()
+        return step.weighed(weights * (step.weights.sum() / torch.where(total > 0, total, 1.0)))
 
 
 @dataclass(frozen=True)
@@ -55,6 +82,7 @@ class Update:
     used: tuple[Waiting, ...]  # the deliveries, in the order they came
     staleness: tuple[int, ...]
     step: Step
+    shares: tuple[float, ...]  # of each delivery in the rule's weights
 
 
 class Federation:
@@ -68,15 +96,29 @@ class Federation:
         journal: Journal | None = None,
         privacy: Privacy | None = None,
         now: float = 0.0,
+        *,
+        buffers: Tensor | None = None,  # [B] float64, what is no parameter
+        members: Iterable[Hashable] = (),  # nodes known beforehand, numbered in this order
     ) -> None:
         if rule.needs_layers and rule.layers is None:
             raise UserError(
                 f"{rule.name} moves a model layer by layer: tell it their shapes, "
                 f"rule.shaped(parameter.shape for parameter in model.parameters())."
             )
-        self.rule, self.terms, self.journal, self.privacy = rule, terms, journal, privacy
-        self.server = rule.prepared(ServerState.initial(params))
+        self.rule, self.terms = composed(rule, terms, privacy), terms
+        self.min_k = least_deliveries(rule, terms)
+        self.journal, self.privacy = journal, privacy
+        if journal is not None and journal.every > 1 and privacy is not None and privacy.noise == "sum":
+            raise UserError(
+                f"checkpoint_every = {journal.every} with noise = 'sum' would noise an update twice after a death: "
+                f"take checkpoint_every = 1."
+            )
+        self.server = self.rule.prepared(ServerState.initial(params))
+        self.buffers = buffers
+        self.shelf = Shelf(params, terms.k)
         self.roster = Roster(terms, next((part.clients for part in rule.parts if part.needs_clients), None))  # type: ignore[attr-defined]
+        for node in members:
+            self.roster.join(node)
         self.diary = Diary()
         self.orders: dict[int, Order] = {}
         self.given_up: deque[int] = deque(maxlen=GIVEN_UP)  # tickets whose reply would come too late, the last ones
@@ -87,8 +129,13 @@ class Federation:
         self.updates = 0  # calls of the rule
         self.began = now
         self.started = False
-        self.warned: float | None = None  # of a shortage of clients, while there is one
+        self.short_since: float | None = None  # when a shortage of clients began, while there is one
+        self.hopeless_since: float | None = None
+        self.reminded: dict[str, float] = {}  # what the run waits for -> when it was said
         self._resume(now)
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(self.roster)
 
     @property
     def version(self) -> int:
@@ -99,37 +146,54 @@ class Federation:
         """How many replies ended in which way, and what else happened."""
         return dict(self.diary.tally)
 
-    def most_deliveries(self) -> int:
-        """How often the work of the busiest client was used."""
-        return max(self.diary.uses.values(), default=0)
+    def epsilon(self) -> float:
+        """What the client has spent that spent most."""
+        assert self.privacy is not None
+        return spent(max((client.spent for client in self.roster), default=0.0), self.privacy.delta)
 
     def params_of(self, version: int) -> Tensor:
         """[D] the parameters of a version that somebody works on."""
         return self.versions[version]
 
+    def tensors(self) -> dict[str, Tensor]:
+        """All that a checkpoint must hold of the model and the rule."""
+        return self.server.state_dict() | ({} if self.buffers is None else {"buffers": self.buffers})
+
+    def timeline(self) -> Any:
+        """Who delivered when, for the simulator to replay."""
+        return self.diary.timeline(max(self.roster.population, 1), self.rule.name)
+
     def present(self, nodes: Iterable[Hashable], now: float) -> None:
         """Take note of who is there now."""
         came, went = self.roster.present(nodes)
         for client in came:
-            self._count("joined", f"client {client.number} ({client.node}) is here", logging.INFO)
-            if client.aside and client.offences == 0:
+            client.last_seen = now - self.began
+            self._count("joined", f"{client.name} ({client.node}) is here", logging.INFO)
+            if client.number is None:
                 log.warning("client %s gets no work: the rule has room for %s clients", client.node, self.roster.room)
         for client in went:
-            self._count("left", f"client {client.number} ({client.node}) is gone")
+            client.last_seen = now - self.began
+            self._count("left", f"{client.name} ({client.node}) is gone")
 
     def dispatch(self, now: float) -> list[Order]:
-        """Work on the newest version for every idle client."""
-        idle = self.roster.idle(now)
+        """Work on the newest version for the idle clients, as many as the terms let work at a time."""
         least = self.terms.k if self.terms.least is None else self.terms.least
-        self.started = self.started or sum(client.present for client in self.roster) >= least
+        there = sum(client.present for client in self.roster)
+        self.started = self.started or there >= least
         if not self.started:
+            self._remind(now, "nodes", f"waiting for nodes: {there} of {least}", logging.INFO)
             return []
+        idle = self.roster.idle(now)
+        if self.terms.concurrency is not None:
+            busy = len(self.orders) + (len(self.waiting) if self.terms.restart == "update" else 0)
+            idle = self.roster.chosen(idle, self.terms.concurrency - busy, self.issued)
         orders = []
         for client in idle:
             ticket, self.issued = self.issued, self.issued + 1
-            order = Order(ticket, client.number, client.node, self.version, now + self.terms.timeout)
+            assert client.number is not None
+            order = Order(ticket, client.number, client.node, self.version, now + self._time_for(client))
             self.orders[ticket] = order
-            client.ticket = ticket
+            client.ticket, client.began = ticket, now
             self.versions.setdefault(order.version, self.server.params)
             self.holders.setdefault(order.version, set()).add(ticket)
             orders.append(order)
@@ -142,20 +206,15 @@ class Federation:
             return self._unasked(ticket, node, order)
         start = self.versions[order.version]
         client = self._settle(order)
+        if not isinstance(brought, Failure):
+            client.last_seen = now - self.began
         if isinstance(brought, Delivery):
-            row = row_of(brought, start, self.terms.brings, self.terms.max_norm)
-            if isinstance(row, Tensor):
-                kept = row if self.privacy is None else self.privacy.noised(row)
-                return self._accept(order, client, brought, kept, start)
-            brought = row
+            return self._judge(order, client, brought, start, now)
         if isinstance(brought, Garbage):
-            aside = self.roster.offended(client, now)
-            what = "and it is set aside" if aside else "and dropped"
-            return self._count("refused", f"a delivery of client {client.number} is refused: {brought.reason}; {what}")
-        rest = self.roster.failed(client, now)
-        return self._count(
-            "failed", f"client {client.number} failed ({brought.reason}) and is asked again in {rest:.0f} s"
-        )
+            return self._refuse(client, brought, now)
+        client.failed += 1
+        rest = self.roster.failed(client, now, brought.reason)
+        return self._count("failed", f"{client.name} failed ({brought.reason}) and is asked again in {rest:.0f} s")
 
     def expire(self, now: float) -> list[Order]:
         """Give up the work that takes too long; its clients rest, and may be asked again."""
@@ -163,22 +222,29 @@ class Federation:
         for order in overdue:
             client = self._settle(order)
             self.given_up.append(order.ticket)
-            rest = self.roster.failed(client, now)
-            self._count("expired", f"client {client.number} did not answer in time and is asked again in {rest:.0f} s")
+            client.allowance *= 2.0
+            client.failed += 1
+            after = now - client.began
+            rest = self.roster.failed(client, now, f"no answer after {after:.0f} s")
+            self._count(
+                "expired", f"{client.name} did not answer within {after:.0f} s and is asked again in {rest:.0f} s"
+            )
         return overdue
 
-    @property
-    def k(self) -> int:
-        """Deliveries that make the next step."""
-        able = self.roster.able()
+    def needed(self, now: float, able: int | None = None) -> int:
+        """Deliveries that make the next step, where so many clients are able to work."""
+        able = self.roster.able() if able is None else able
         if able >= self.terms.k or self.terms.shortage == "wait":
             return self.terms.k
-        return max(able, 1)
+        if self.short_since is None or now < self.short_since + self.terms.grace:
+            return self.terms.k
+        return max(able, self.min_k)
 
     def step(self, now: float) -> Update | None:
         """Use the k oldest deliveries, if there are as many."""
-        k = self.k
-        self._warn_of_shortage(k, now)
+        able = self.roster.able()
+        self._watch(now, able)
+        k = self.needed(now, able)
         if len(self.waiting) < k:
             return None
         used, self.waiting = tuple(self.waiting[:k]), self.waiting[k:]
@@ -187,7 +253,7 @@ class Federation:
         self.server, step = self.rule.advance(
             self.server,
             Arrivals(
-                torch.stack([each.row for each in used]),
+                Rows(self.shelf.table, [each.slot for each in used]),
                 staleness,
                 None if None in losses else losses,  # type: ignore[arg-type]
                 [each.examples for each in used],
@@ -195,40 +261,144 @@ class Federation:
                 torch.stack([each.start for each in used]) if self.rule.needs_starts else None,  # type: ignore[misc]
             ),
         )
-        for each in used:
-            self.roster.clients[each.client].waiting = False
+        weights = step.weights.clamp(min=0.0)
+        shares = (weights / weights.sum().clamp(min=1e-300)).tolist()
+        self._average_buffers(used, shares)
         self.updates += 1
+        for each, stale, share in zip(used, staleness, shares, strict=True):
+            client = self.roster.seats[each.client]
+            client.waiting -= 1
+            client.used += 1
+            client.staleness += stale
+            client.influence += share
+            client.spent += 0.0 if self.privacy is None else self.privacy.cost
+            self.shelf.release(each.slot)
         time = now - self.began
         self.diary.note([each.client for each in used], [each.version for each in used], time)
         self.diary.tally["used"] += k
         if bool(step.skipped):
             self._count("skipped", "a step is skipped: the rule could use none of its deliveries")
         if self.journal is not None:
-            self.journal.save(self, now)
-        return Update(self.updates, time, used, staleness, step)
+            self.journal.save(self, now, whatever=k != self.terms.k)  # updates made again are of k deliveries
+        return Update(self.updates, time, used, staleness, step, tuple(shares))
 
-    def _accept(self, order: Order, client: Client, brought: Delivery, row: Tensor, start: Tensor) -> str:
-        client.failures = 0
-        oldest = self.terms.max_staleness
-        if oldest is not None and self.version - order.version > oldest:
-            return self._count(
-                "stale", f"a delivery of client {client.number} is not used: older than {oldest}", logging.DEBUG
-            )
+    def stuck(self, now: float) -> str | None:
+        """Why the run cannot go on, once that has lasted long enough; None while it can."""
+        if self.hopeless_since is not None and now >= self.hopeless_since + self.terms.grace and not self.orders:
+            reasons = sorted({client.why for client in self.roster if client.aside and client.why})
+            why = f"the last reasons: {'; '.join(reasons[:3])}" if reasons else "see the log"
+            return f"every client that is there was set aside after {self.terms.offences} unusable deliveries ({why})"
+        if self.short_since is not None and now >= self.short_since + self.terms.give_up:
+            return f"for {self.terms.give_up:.0f} s fewer than {self.needed(now)} clients were able to work (give_up)"
+        return None
+
+    def close(self, now: float) -> None:
+        """Put what the journal has not saved yet on disk."""
+        if self.journal is not None and self.updates % self.journal.every:
+            self.journal.save(self, now, whatever=True)
+
+    def table(self, now: float) -> list[dict[str, Any]]:
+        """A row for each client: who it is, when it was seen, how long it works, how stale it is, what became of it."""
+        running = now - self.began
+        return [
+            {
+                "client": client.number,
+                "node": str(client.node),
+                "key": client.key,
+                "state": _state(client, now),
+                "seen": None if client.last_seen is None else round(running - client.last_seen, 1),
+                "seconds": round(client.seconds / client.delivered, 2) if client.delivered else None,
+                "staleness": round(client.staleness / client.used, 2) if client.used else None,
+                "used": client.used,
+                "influence": round(client.influence / self.updates, 4) if self.updates else None,
+                "refused": client.refused,
+                "failed": client.failed,
+                "epsilon": None if self.privacy is None else round(spent(client.spent, self.privacy.delta), 4),
+                "why": client.why,
+            }
+            for client in self.roster
+        ]
+
+    def admit(self, client: Client, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+        """Let a delivery wait for a step: one that was just accepted, or one that the journal had."""
+        slot = self.shelf.take()
+        self.shelf.table[slot] = tensors["row"].to(self.shelf.table.device)
+        client.waiting += 1
+        start, buffers = (tensors.get(name) for name in ("start", "buffers"))
+        self.waiting.append(
+            Waiting(node=client.node, slot=slot, shelf=self.shelf, start=start, buffers=buffers, **about)
+        )
+
+    def _judge(self, order: Order, client: Client, brought: Delivery, start: Tensor, now: float) -> str:
+        slot = self.shelf.take()
+        row = self.shelf.table[slot]
+        wrong = write_row(brought, start, self.buffers, self.terms.brings, self.terms.max_norm, row)
+        if wrong is not None:
+            self.shelf.release(slot)
+            return self._refuse(client, wrong, now)
+        took = now - client.began
+        if brought.key is not None:
+            client = self.roster.identify(client, brought.key)
+        self.roster.delivered(client, took)
+        unused = self._unused(client, self.version - order.version)
+        if unused:
+            self.shelf.release(slot)
+            return self._count("stale", f"a delivery of {client.name} is not used: {unused}", logging.DEBUG)
+        assert client.number is not None
+        if self.privacy is not None:
+            self.privacy.prepare_(row)
         kept = Waiting(
             client=client.number,
             node=client.node,
             version=order.version,
-            row=row,
+            slot=slot,
+            shelf=self.shelf,
             start=start if self.rule.needs_starts else None,
             loss=brought.loss,
             examples=float(brought.examples),
             metrics=dict(brought.metrics),
+            buffers=brought.buffers if self.buffers is not None and self.terms.buffers == "average" else None,
         )
         if self.journal is not None:
-            self.journal.keep(self.updates, len(self.waiting), kept)
-        client.waiting = True
+            kept = replace(kept, file=self.journal.keep(self.updates, kept))
+        client.waiting += 1
         self.waiting.append(kept)
-        return self._count("accepted", f"client {client.number} delivered on version {order.version}", logging.DEBUG)
+        return self._count("accepted", f"{client.name} delivered on version {order.version}", logging.DEBUG)
+
+    def _unused(self, client: Client, staleness: int) -> str:
+        """Why a sound delivery is not used, if it is not."""
+        oldest = self.terms.max_staleness
+        if oldest is not None and staleness > oldest:
+            return f"older than {oldest}"
+        if client.aside:
+            return "it was set aside under another node's name"
+        if client.waiting:
+            return "another of its deliveries waits"
+        return "the rule has no room for it" if client.number is None else ""
+
+    def _refuse(self, client: Client, brought: Garbage, now: float) -> str:
+        aside = self.roster.offended(client, now, brought.reason)
+        what = "and it is set aside" if aside else "and dropped"
+        return self._count("refused", f"a delivery of {client.name} is refused: {brought.reason}; {what}")
+
+    def _average_buffers(self, used: Sequence[Waiting], shares: Sequence[float]) -> None:
+        """Buffers by value: the mean over the deliveries that brought them, weighted as the rule weighted those."""
+        brought = [(each.buffers, share) for each, share in zip(used, shares, strict=True) if each.buffers is not None]
+        total = sum(share for _, share in brought)
+        if self.buffers is None or total <= 0.0:
+            return
+        self.buffers = sum(
+            (buffers.to(self.buffers) * (share / total) for buffers, share in brought), torch.zeros_like(self.buffers)
+        )
+
+    def _time_for(self, client: Client) -> float:
+        """Seconds this client is given for a piece of work."""
+        if self.terms.deadline is not None:
+            return min(self.terms.deadline, self.terms.timeout)
+        usual = self.roster.usual(client)
+        if not usual or math.isinf(self.terms.slack):
+            return self.terms.timeout
+        return min(max(self.terms.slack * usual, self.terms.grace * client.allowance), self.terms.timeout)
 
     def _settle(self, order: Order) -> Client:
         """The work is over, whatever came of it; a version nobody works on is freed."""
@@ -237,7 +407,7 @@ class Federation:
         holders.discard(order.ticket)
         if not holders:
             del self.holders[order.version], self.versions[order.version]
-        client = self.roster.clients[order.client]
+        client = self.roster.seats[order.client]
         client.ticket = None
         return client
 
@@ -249,17 +419,35 @@ class Federation:
             return self._count("late", f"a reply of {node} came after its time")
         return self._count("duplicate", f"a reply of {node} came twice")
 
-    def _warn_of_shortage(self, k: int, now: float) -> None:
-        """Say it at once, and again every minute."""
-        able = self.roster.able()
+    def _watch(self, now: float, able: int) -> None:
+        """Take note of a shortage of clients and of its end; say it at once, and again every while."""
+        hopeless = self.started and self.roster.hopeless()
+        self.hopeless_since = (self.hopeless_since if self.hopeless_since is not None else now) if hopeless else None
         if not self.started or able >= self.terms.k:
-            if self.warned is not None:
+            if self.short_since is not None:
                 log.info("there are %d able clients again", able)
-            self.warned = None
-        elif self.warned is None or now >= self.warned + 60.0:
-            self.warned = now
-            does = "the run waits" if self.terms.shortage == "wait" or able == 0 else f"steps are made of {k}"
-            self._count("shortage", f"{able} clients are able to work, k is {self.terms.k}: {does}")
+            self.short_since = None
+            self.reminded.pop("clients", None)
+            return
+        self.short_since = now if self.short_since is None else self.short_since
+        k = self.needed(now, able)
+        does = f"steps are made of {k}" if k <= able else f"the run waits for {k}"
+        if self.terms.shortage == "adapt" and k > able >= self.min_k:
+            does += f", for {self.terms.grace:.0f} s"
+        said = f"{able} clients are able to work, k is {self.terms.k}: {does}"
+        self._remind(now, "clients", said, logging.WARNING, "shortage")
+
+    def _remind(self, now: float, about: str, sentence: str, level: int, outcome: str | None = None) -> None:
+        """Say what the run waits for: at once when it changes, else every REMINDER seconds."""
+        key = f"{about}: {sentence}"
+        last = self.reminded.get(about), self.reminded.get(key)
+        if last[1] is not None and last[0] is not None and now < last[0] + REMINDER:
+            return
+        self.reminded = {name: when for name, when in self.reminded.items() if not name.startswith(about)}
+        self.reminded |= {about: now, key: now}
+        if outcome is not None:
+            self.diary.tally[outcome] += 1
+        log.log(level, sentence)
 
     def _count(self, outcome: str, sentence: str, level: int = logging.WARNING) -> str:
         self.diary.tally[outcome] += 1
@@ -270,3 +458,37 @@ class Federation:
         """Continue where the journal ends; work that was out when the run died is simply handed out again."""
         if self.journal is not None and self.journal.restore(self, now):
             log.info("resumed at update %d with %d deliveries waiting", self.updates, len(self.waiting))
+
+
+def composed(rule: Rule, terms: Terms, privacy: Privacy | None) -> Rule:
+    """The rule with what the terms and the privacy add to it."""
+    if terms.weigh == "examples" and not any(isinstance(part, COUNTS_ITSELF) for part in rule.parts):
+        rule = replace(rule, parts=(*rule.parts, WeighByExamples()))
+    return rule if privacy is None else privacy.around(rule)
+
+
+def least_deliveries(rule: Rule, terms: Terms) -> int:
+    """The fewest deliveries of a step."""
+    needs = next((part for part in rule.parts if isinstance(part, NEEDS_K)), None)
+    if needs is None:
+        return (terms.k + 1) // 2 if terms.min_k is None else terms.min_k
+    if terms.min_k is not None and terms.min_k < terms.k:
+        raise UserError(
+            f"min_k = {terms.min_k} is less than k = {terms.k}, but {rule.name} looks for a majority among k "
+            f"({type(needs).__name__}): leave min_k out."
+        )
+    return terms.k
+
+
+def _state(client: Client, now: float) -> str:
+    if client.aside:
+        return "set aside"
+    if not client.present:
+        return "gone"
+    if client.number is None:
+        return "no place"
+    if client.waiting:
+        return "delivered"
+    if client.ticket is not None:
+        return "works"
+    return "rests" if now < client.rests_until else "idle"

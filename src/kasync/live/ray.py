@@ -1,4 +1,4 @@
-"""How does the same loop run on your own machines? Clients are Ray actors that stay warm.
+"""The live loop over Ray: clients are actors on your own machines that stay warm.
 
     with WarmClients(clients_of(model, data, Gradient(16))) as clients:
         federation = RayFederation(rules.wkafl(0.1), flat_parameters(model), k=4, clients=clients)
@@ -26,10 +26,11 @@ from kasync import timelines
 from kasync.core import Rule
 from kasync.errors import UserError
 from kasync.live.deliveries import Delivery, Failure
-from kasync.live.journal import Journal
+from kasync.live.journal import Journal, identity
 from kasync.live.loop import Federation, Order, Update
 from kasync.live.privacy import Privacy
 from kasync.live.terms import Terms
+from kasync.live.watch import OnUpdate, Sink, Watch
 from kasync.timelines.durations import Durations
 
 try:
@@ -38,6 +39,7 @@ try:
 except ImportError as problem:
     raise UserError("kasync.live.ray needs Ray: pip install 'kasync[ray]'.") from problem
 
+log = logging.getLogger("kasync.live")
 PLACED_WITHIN = 600  # seconds
 
 
@@ -60,7 +62,8 @@ class Actor:
             who, piece = np.array([self.number]), np.array([visit])
             time.sleep(float(self.slowness.seconds(self.seed, who, piece)[0]))
         brought = self.client(torch.from_numpy(params.copy()), visit)
-        return brought.values.numpy(), brought.loss, brought.examples
+        values = brought.values if isinstance(brought.values, torch.Tensor) else torch.cat(list(brought.values))
+        return values.numpy(), brought.loss, brought.examples
 
     def ready(self) -> bool:
         return True
@@ -126,7 +129,8 @@ class RayFederation:
     """A live run on warm clients: iterate over `run(steps)`; `params` is the model as far as it got.
 
     k = len(clients) is fully synchronous; max_staleness=0 is K-sync; else K-async. `terms` are those of Terms, with
-    brings="gradients": a client brings a gradient, or start minus trained model.
+    brings="gradients" (a client brings a gradient, or start minus trained model) and weigh="equal", as the simulator
+    does it. `on_update`, `sinks` and `record` are those of KAsync.
     """
 
     def __init__(
@@ -137,20 +141,36 @@ class RayFederation:
         clients: WarmClients,
         *,
         checkpoint: str | PathLike[str] | None = None,
+        checkpoint_every: int = 1,
         privacy: Privacy | None = None,
+        on_update: OnUpdate | None = None,
+        sinks: Sequence[Sink] = (),
+        record: str | PathLike[str] | None = None,
         **terms: Any,
     ) -> None:
         if k > len(clients):
             raise UserError(f"k = {k} is more than the {len(clients)} clients: lower k or add clients.")
-        journal = None if checkpoint is None else Journal(Path(checkpoint), {"rule": rule.name, "D": str(len(params))})
+        agreed = Terms(**{"k": k, "brings": "gradients", **terms})
+        journal = None
+        if checkpoint is not None:
+            about = identity(
+                arrays=(len(params), str(params.dtype)),
+                rule=rule,
+                privacy=privacy,
+                terms=(agreed.brings, agreed.weigh, agreed.buffers, agreed.max_norm),
+            )
+            journal = Journal(checkpoint, about, checkpoint_every)
         self.clients = clients
         self.federation = Federation(
-            rule, params, Terms(**{"k": k, "brings": "gradients", **terms}), journal, privacy, now=time.monotonic()
+            rule, params, agreed, journal, privacy, now=time.monotonic(), members=range(len(clients))
         )
-        self.visits = Counter(self.federation.diary.uses)
-        self.visits.update(waiting.client for waiting in self.federation.waiting)
+        self.watch = Watch(on_update, tuple(sinks), None if record is None else Path(record))
+        self.visits: Counter[Any] = Counter()  # by node, which is the place of its actor
+        for client in self.federation:
+            self.visits[client.node] = client.used + client.waiting
         self.orders: dict[Any, Order] = {}  # what Ray will answer -> the order it answers
         self.sent: tuple[int, Any] = (-1, None)  # the newest version in the object store
+        self.ended = ""  # why, where it ended before its last step
 
     @property
     def params(self) -> Tensor:
@@ -165,29 +185,41 @@ class RayFederation:
         """Updates, until there are `steps` of them in all."""
         federation = self.federation
         federation.present(range(len(self.clients)), time.monotonic())
-        while federation.updates < steps:
-            for order in federation.dispatch(time.monotonic()):
-                self._send(order)
-            if not self.orders:
-                time.sleep(0.01)  # everybody rests
-            else:
-                missing = max(federation.k - len(federation.waiting), 1)
-                ready, _ = ray.wait(
-                    list(self.orders), num_returns=min(missing, len(self.orders)), timeout=patience, fetch_local=True
-                )
-                for answer in ready:
-                    self._take(answer)
-            overdue = set(federation.expire(time.monotonic()))
-            self.orders = {answer: order for answer, order in self.orders.items() if order not in overdue}
-            update = federation.step(time.monotonic())
-            if update is not None:
-                yield update
+        try:
+            while federation.updates < steps and not self.ended:
+                for order in federation.dispatch(time.monotonic()):
+                    self._send(order)
+                if not self.orders:
+                    time.sleep(0.01)  # everybody rests
+                else:
+                    missing = max(federation.needed(time.monotonic()) - len(federation.waiting), 1)
+                    ready, _ = ray.wait(
+                        list(self.orders),
+                        num_returns=min(missing, len(self.orders)),
+                        timeout=patience,
+                        fetch_local=True,
+                    )
+                    for answer in ready:
+                        self._take(answer)
+                overdue = set(federation.expire(time.monotonic()))
+                self.orders = {answer: order for answer, order in self.orders.items() if order not in overdue}
+                update = federation.step(time.monotonic())
+                if update is not None:
+                    self.watch.update(federation, update)
+                    yield update
+                why = federation.stuck(time.monotonic())
+                if why:
+                    self.ended = f"the run ends after {federation.updates} updates: {why}"
+                    log.error(self.ended)
+        finally:
+            federation.close(time.monotonic())
+            self.watch.close(federation, time.monotonic(), self.ended)
 
     def _send(self, order: Order) -> None:
         if self.sent[0] != order.version:
             self.sent = (order.version, ray.put(self.params.cpu().numpy()))  # once for each version
-        actor = self.clients.actors[order.client]
-        self.orders[actor.work.remote(self.sent[1], self.visits[order.client])] = order
+        actor = self.clients.actors[order.node]  # type: ignore[call-overload]
+        self.orders[actor.work.remote(self.sent[1], self.visits[order.node])] = order
 
     def _take(self, answer: Any) -> None:
         order = self.orders.pop(answer)
@@ -198,4 +230,4 @@ class RayFederation:
         except Exception as problem:  # the actor died, or the client's own code raised
             brought = Failure(f"{type(problem).__name__}: {str(problem)[-200:]}")
         ended = self.federation.collect(order.ticket, order.node, brought, time.monotonic())
-        self.visits[order.client] += ended == "accepted"
+        self.visits[order.node] += ended == "accepted"

@@ -1,8 +1,10 @@
-"""Which formulas can a rule be made of? Each file answers one question about K deliveries."""
+"""The formulas that rules are made of."""
 
 from kasync.parts.clipping import ClipNorms, ClipToEstimate
-from kasync.parts.mixing import MixModels
-from kasync.parts.momentum import AddMomentum, AddRoundMomentum, Remember
+from kasync.parts.compensation import CompensateDelay, DivideByGap
+from kasync.parts.distance import DiscountDistance, WeighByAgeAndDirection
+from kasync.parts.mixing import AverageModels, AverageQueue, MixModels
+from kasync.parts.momentum import AddMomentum, AddRoundMomentum, ApproximateMomentum
 from kasync.parts.reach import KeepWithinReach
 from kasync.parts.recall import Recall
 from kasync.parts.robust import CenterAndClip, FindMedian, PickCentral
@@ -16,7 +18,7 @@ from kasync.parts.staleness import (
     SlowWhenAnyStale,
     WeighByStaleness,
 )
-from kasync.parts.tables import AverageEveryone, AverageRounds, Calibrate
+from kasync.parts.tables import AverageEveryone, AverageRounds, BalanceClients, Calibrate
 from kasync.parts.trust import AcceptByScore, AcceptNearServer, TrustByServer
 
 __all__ = [
@@ -24,14 +26,21 @@ __all__ = [
     "AcceptNearServer",
     "AddMomentum",
     "AddRoundMomentum",
+    "ApproximateMomentum",
     "AverageEveryone",
+    "AverageModels",
+    "AverageQueue",
     "AverageRounds",
+    "BalanceClients",
     "Calibrate",
     "CenterAndClip",
     "ClipNorms",
     "ClipToEstimate",
+    "CompensateDelay",
     "DiscountAgainstUsual",
+    "DiscountDistance",
     "DiscountStaleness",
+    "DivideByGap",
     "DropStale",
     "EnterStageTwo",
     "EstimateByStaleness",
@@ -40,10 +49,10 @@ __all__ = [
     "MixModels",
     "PickCentral",
     "Recall",
-    "Remember",
     "SelectConsistent",
     "SlowWhenAllStale",
     "SlowWhenAnyStale",
     "TrustByServer",
+    "WeighByAgeAndDirection",
     "WeighByStaleness",
 ]

@@ -1,9 +1,10 @@
-"""How long may a gradient be?"""
+"""Parts that limit how long a gradient may be."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -39,6 +40,7 @@ class ClipToEstimate(Part):
     """in stage two  g_i * min(1, ratio * |estimate| / |g_i|)   (WKAFL, Eq. 9)"""
 
     ratio: float
+    reads: ClassVar[frozenset[str]] = frozenset({"estimate", "stage"})
 
     def __post_init__(self) -> None:
         checks.limit("ratio", self.ratio)

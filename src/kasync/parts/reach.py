@@ -1,8 +1,9 @@
-"""How far may the model go before a client has seen where it went?"""
+"""A limit on how far the model moves while a typical client computes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ class KeepWithinReach(ClientPart):
     """
 
     reach: float
+    sets: ClassVar[frozenset[str]] = frozenset({"lr"})
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,8 +1,9 @@
-"""What does a client's last gradient still say when the model has moved on?"""
+"""Memory of every client that is trusted the less the further the model has moved."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,11 +28,16 @@ class Recall(ClientPart):
     h_i is the last delivery of client i, and r_i how far the model has gone since it was computed: steps of length lr
     that follow different clients go as far as a random walk, r_i^2 = sum of lr^2. So all trust halves equally often,
     whoever it is in, and the sum behind m is kept up to date with the K rows that change. In half precision the table
-    is in bfloat16.
+    is in bfloat16, and the sum is of what the table holds. It comes after whatever sets the learning rate.
     """
 
     half_distance: float
     memory_precision: str = "full"
+    reads: ClassVar[frozenset[str]] = frozenset({"lr"})
+    wants_optimizer: ClassVar[str] = (
+        "takes every step to be as long as the learning rate: give optimizer=optimizers.Muon, whose steps are, or "
+        "optimizers.Plain to do without"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,14 +51,17 @@ class Recall(ClientPart):
         return {
             "last": params.new_zeros(self.clients + 1, len(params), dtype=kind),
             "last_halvings": nothing.new_full((self.clients + 1,), NEVER),  # when it was computed
-            "trusted_sum": torch.zeros_like(params),  # of b_j h_j / clients
+            "trusted_sum": torch.zeros_like(params, dtype=torch.float64),  # of b_j h_j / clients
             "trust": nothing,  # sum of b_j / clients
             "halvings": nothing.clone(),  # how often all trust has halved so far
         }
 
     def basis(self, server: ServerState, arrivals: Arrivals) -> dict[str, Tensor]:
-        rows = client_rows(server.memory["last"], arrivals).to(server.params.dtype)
-        return {"last": rows, "trusted_sum": server.memory["trusted_sum"][None]}
+        table = server.memory["last"]
+        rows = {"last": client_rows(table, arrivals), "trusted_sum": server.memory["trusted_sum"][None]}
+        if table.dtype == server.params.dtype:
+            return rows
+        return rows | {"kept": arrivals.matrix.to(table.dtype)}  # [K, D] as it will be subtracted again
 
     def __call__(self, step: Step) -> Step:
         assert step.clients is not None
@@ -70,7 +79,8 @@ class Recall(ClientPart):
             trust=fade * (trust + share @ (new - old)),
             halvings=now + pace,
         )
-        news = new[:, None] * step.coefficients - old[:, None] * last  # [K, B]
+        kept = step.unit("kept") if step.has("kept") else step.coefficients
+        news = new[:, None] * kept - old[:, None] * last  # [K, B]
         step = step.remember(trusted_sum=fade * (total + share @ news))
         return step.having(coefficients=step.coefficients - old[:, None] * (last - mean))
 

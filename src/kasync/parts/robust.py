@@ -1,4 +1,4 @@
-"""How can a few wrong gradients be kept from deciding?"""
+"""Parts that keep a few wrong gradients from deciding."""
 
 from __future__ import annotations
 
@@ -13,13 +13,6 @@ from kasync.constants import where
 from kasync.core import Part, ServerState, Step
 
 
-def _squared_distances(step: Step) -> Tensor:
-    """[K, K] between the gradients as they stand."""
-    inner = step.coefficients @ step.gram @ step.coefficients.T
-    squares = inner.diagonal()
-    return (squares[:, None] + squares[None, :] - inner - inner.T).clamp(min=0.0)  # symmetric to the last bit
-
-
 @dataclass(frozen=True)
 class PickCentral(Part):
     """the one gradient with the least sum of squared distances to its n - byzantine - 2 nearest   (Krum)"""
@@ -31,7 +24,7 @@ class PickCentral(Part):
 
     def __call__(self, step: Step) -> Step:
         k = step.k
-        distances = _squared_distances(step)
+        distances = step.distances()
         others = step.usable[None, :] & ~torch.eye(k, dtype=torch.bool, device=distances.device)
         nearest = where(others, distances, torch.inf).sort(1).values  # [K, K]
         neighbours = (step.count - self.byzantine - 2.0).clamp(min=1.0)
@@ -56,7 +49,7 @@ class FindMedian(Part):
         shares = step.averaged(step.batch_sizes)
         step = step.weighed(shares)
         for _ in range(self.iterations):
-            distances = step.norms(step.coefficients - step.direction)
+            distances = step.apart(step.direction)
             step = step.weighed(step.averaged(shares / distances.clamp(min=self.smoothing)))
         return step
 
@@ -81,8 +74,7 @@ class CenterAndClip(Part):
     def __call__(self, step: Step) -> Step:
         center = step.unit("center")[0]
         for _ in range(self.iterations):
-            apart = step.coefficients - center
-            norms = step.norms(apart)
+            apart, norms = step.coefficients - center, step.apart(center)
             factors = where(norms > self.radius, self.radius / where(norms > 0, norms, 1.0), 1.0)
             center = center + (step.weights * factors) @ apart
         step = step.having(coefficients=center.expand_as(step.coefficients))

@@ -1,8 +1,10 @@
-"""Which gradients agree?"""
+"""Parts that ask which gradients agree, and how far the training is."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -16,14 +18,18 @@ from kasync.span import possible
 class SelectConsistent(Part):
     """weights ~ exp(sharpness * cos(g_i, estimate)) where the cosine >= threshold, else 0   (WKAFL, Eqs. 6-8)
 
-    If no gradient passes, the direction is the estimate itself.
+    If no gradient passes, the direction is the estimate itself: the paper does not say, its authors' code does so. With
+    a `base` above 1 the weights are also ~ base^(-staleness_i), as in that code.
     """
 
     sharpness: float
     threshold: float
+    base: float = 1.0
+    reads: ClassVar[frozenset[str]] = frozenset({"estimate"})
 
     def __post_init__(self) -> None:
         checks.finite("sharpness", self.sharpness)
+        checks.at_least("base", self.base, 1.0)
         checks.between("threshold", self.threshold, -1.0, 1.0)
 
     def __call__(self, step: Step) -> Step:
@@ -31,7 +37,10 @@ class SelectConsistent(Part):
         similarities = step.cosines_to(estimate)
         passes = step.kept(similarities >= self.threshold, False)
         none = ~passes.any()
-        weights = where(passes, self.sharpness * similarities, -torch.inf).softmax(0)  # NaN where there is none
+        logits = self.sharpness * similarities
+        if self.base > 1.0:
+            logits = logits - math.log(self.base) * step.staleness
+        weights = where(passes, logits, -torch.inf).softmax(0)  # NaN where there is none
         step = step.having(similarities=similarities, estimate=estimate)
         if not possible(none):
             return step.weighed(weights)
@@ -41,9 +50,13 @@ class SelectConsistent(Part):
 
 @dataclass(frozen=True)
 class EnterStageTwo(Part):
-    """stage two, for good, once the mean loss of the k deliveries is <= loss_threshold   (WKAFL, Algorithm 2)"""
+    """stage two, for good, once the mean loss of the k deliveries is <= loss_threshold   (WKAFL, Algorithm 2)
+
+    The paper's text compares the mean, line 10 of its listing the sum, which would depend on k; the mean is taken.
+    """
 
     loss_threshold: float
+    sets: ClassVar[frozenset[str]] = frozenset({"stage"})
 
     def __post_init__(self) -> None:
         checks.finite("loss_threshold", self.loss_threshold)

@@ -1,9 +1,10 @@
-"""How much does a stale gradient count?"""
+"""Parts that say how much a stale gradient counts."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -41,6 +42,7 @@ class EstimateByStaleness(Part):
     """estimate = sum a_i g_i / sum a_i,  a_i = base^(-staleness_i)   (WKAFL, Eq. 5)"""
 
     base: float = HALF_E
+    sets: ClassVar[frozenset[str]] = frozenset({"estimate"})
 
     def __post_init__(self) -> None:
         checks.at_least("base", self.base, 1.0)
@@ -52,29 +54,36 @@ class EstimateByStaleness(Part):
 
 @dataclass(frozen=True)
 class SlowWhenAllStale(Part):
-    """lr / (decay * min staleness + 1)   (WKAFL, Eq. 10)"""
+    """lr / (decay * (first + min staleness) + 1)   (WKAFL, Eq. 10; staleness counted from `first`)"""
 
     decay: float
+    first: float = 0.0
+    sets: ClassVar[frozenset[str]] = frozenset({"lr"})
 
     def __post_init__(self) -> None:
         checks.at_least("lr_decay", self.decay, 0.0)
+        checks.at_least("first", self.first, 0.0)
 
     def __call__(self, step: Step) -> Step:
-        return step.having(lr=step.lr / (self.decay * step.least(step.staleness) + 1.0))
+        return step.having(lr=step.lr / (self.decay * (self.first + step.least(step.staleness)) + 1.0))
 
 
 @dataclass(frozen=True)
 class SlowWhenAnyStale(Part):
-    """lr if max staleness <= patience, else min(lr, 1 / max staleness)   (FADAS)"""
+    """lr if max staleness <= patience, else min(lr, 1 / max s) as published, or lr / max s if scaled   (FADAS)"""
 
     patience: float
+    scaled: bool = False
+    sets: ClassVar[frozenset[str]] = frozenset({"lr"})
 
     def __post_init__(self) -> None:
         checks.at_least("patience", self.patience, 0.0)
+        checks.flag("scaled", self.scaled)
 
     def __call__(self, step: Step) -> Step:
         oldest = step.largest(step.staleness)
-        slowed = torch.minimum(step.lr, 1.0 / oldest.clamp(min=1.0))
+        least = 1.0 / oldest.clamp(min=1.0)
+        slowed = step.lr * least if self.scaled else torch.minimum(step.lr, least)
         return step.having(lr=where(oldest <= self.patience, step.lr, slowed))
 
 
@@ -109,26 +118,45 @@ class DiscountAgainstUsual(ClientPart):
 
     def memory(self, params: Tensor) -> dict[str, Tensor]:
         nothing = torch.zeros((), dtype=torch.float64, device=params.device)
-        return {"discounts": nothing, "discounted": nothing.clone()}  # their sum, and how many they are
+        return {"discounts": nothing, "number": nothing.clone()}  # their sum, and how many they are
 
     def __call__(self, step: Step) -> Step:
         factors = step.kept(self.discount(step.staleness), 0.0)
         kept = 1.0 - step.count / (2 * self.clients)
         total = kept * step.memory["discounts"] + factors.sum()
-        number = kept * step.memory["discounted"] + step.count
+        number = kept * step.memory["number"] + step.count
         usual = total / number
         weights = step.weights * factors / where(usual > 0, usual, 1.0)
-        return step.keep(discounts=total, discounted=number).weighed(weights)
+        return step.keep(discounts=total, number=number).weighed(weights)
 
 
 @dataclass(frozen=True)
 class DropStale(Part):
-    """weights 1/n for the n arrivals with staleness < max_staleness, 0 for the others   (Ringmaster)"""
+    """weights 1/n for the n arrivals with delay < max_staleness, 0 for the others   (Ringmaster)
+
+    The delay of an arrival is its staleness less the steps since its start in which nothing was accepted: only accepted
+    updates make a new version of the model. If nothing is accepted, an optimiser does not move either.
+    """
 
     max_staleness: float
+    window: int = 4096  # steps back to which it is known what was accepted; before them everything counts as accepted
 
     def __post_init__(self) -> None:
         checks.limit("max_staleness", self.max_staleness)
+        checks.count("window", self.window)
+
+    def memory(self, params: Tensor) -> dict[str, Tensor]:
+        nothing = torch.zeros((), dtype=torch.int64, device=params.device)
+        return {"versions": nothing.new_zeros(self.window), "version": nothing, "number": nothing.clone()}
 
     def __call__(self, step: Step) -> Step:
-        return step.weighed(step.averaged((step.staleness < self.max_staleness).double()))
+        versions, version, number = (step.memory[name] for name in ("versions", "version", "number"))
+        here = torch.arange(self.window, device=versions.device) == number % self.window
+        versions = where(here, version, versions)  # [window] the version of the model at each of the last steps
+        back = torch.minimum(step.staleness, number.clamp(max=self.window - 1).double())  # [K]
+        start = versions[((number - back.long()) % self.window)]
+        delay = (version - start).double() + (step.staleness - back)
+        fresh = step.kept(delay < self.max_staleness, False)
+        accepted = fresh.any()
+        step = step.keep(versions=versions, version=version + accepted.long(), number=number + 1)
+        return step.having(still=~accepted).weighed(step.averaged(fresh.double()))

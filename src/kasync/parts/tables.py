@@ -1,13 +1,14 @@
-"""What is gained by remembering something for every client?
+"""Parts that remember a row for every client.
 
-The table of per-client rows is the server's; a part names the K rows it needs, which join the basis for one step,
-and the rows to put in their place. Every table has one row more than there are clients: what is not usable goes there.
+A part names the K rows of its table that it needs, which join the basis for one step, and the rows to put in their
+place. Every table has one row more than there are clients: what is not usable goes there. Running sums over all clients
+are in float64, so that what is added and taken away again leaves nothing behind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -36,32 +37,58 @@ def client_rows(table: Tensor, arrivals: Arrivals) -> Tensor:
 
 @dataclass(frozen=True)
 class ClientPart(Part):
-    """A part with a table of rows for so many clients."""
+    """A part with something for each of so many clients; the rule, which is told their number, fills it in."""
 
-    clients: int
+    clients: int = field(default=0, kw_only=True)
     needs_clients: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        checks.count("clients", self.clients)
+        checks.count("clients", self.clients, least=0)
 
 
 @dataclass(frozen=True)
 class Calibrate(ClientPart):
-    """g_i - h_i + h,  h_i the last delivery of client i, h their mean over all clients   (CA2FL)"""
+    """g_i - trust (h_i - h),  h_i the last delivery of client i, h their mean over all clients   (CA2FL, FedStale)"""
+
+    trust: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.between("trust", self.trust, 0.0, 1.0)
 
     def memory(self, params: Tensor) -> dict[str, Tensor]:
-        return {"last": params.new_zeros(self.clients + 1, len(params)), "last_mean": torch.zeros_like(params)}
+        last = params.new_zeros(self.clients + 1, len(params))
+        return {"last": last, "mean": torch.zeros_like(params, dtype=torch.float64)}
 
     def basis(self, server: ServerState, arrivals: Arrivals) -> dict[str, Tensor]:
-        return {"last": client_rows(server.memory["last"], arrivals), "last_mean": server.memory["last_mean"][None]}
+        return {"last": client_rows(server.memory["last"], arrivals), "mean": server.memory["mean"][None]}
 
     def __call__(self, step: Step) -> Step:
         assert step.clients is not None
-        mean = step.unit("last_mean")[0]
-        news = step.coefficients - step.unit("last")  # [K, B]
+        mean, last = step.unit("mean")[0], step.unit("last")
+        news = step.coefficients - last  # [K, B]
         step = step.overwrite(last=TableRows(step.clients))
-        step = step.remember(last_mean=mean + step.usable.double() @ news / self.clients)
-        return step.having(coefficients=news + mean)
+        step = step.remember(mean=mean + step.usable.double() @ news / self.clients)
+        return step.having(coefficients=step.coefficients - self.trust * (last - mean))
+
+
+@dataclass(frozen=True)
+class BalanceClients(ClientPart):
+    """weights_i * n / n_i,  n_i how often client i has delivered, n the mean over the clients heard   (Rescaled ASGD)
+
+    A client that takes T_i for its work delivers in proportion to 1 / T_i: its deliveries weigh in proportion to T_i,
+    so that every client contributes the same in total.
+    """
+
+    def memory(self, params: Tensor) -> dict[str, Tensor]:
+        return {"counts": torch.zeros(self.clients + 1, dtype=torch.float64, device=params.device)}
+
+    def __call__(self, step: Step) -> Step:
+        assert step.clients is not None
+        counts = step.memory["counts"].index_add(0, step.clients, step.usable.double())
+        heard = (counts > 0).sum().clamp(min=1)
+        factors = counts.sum() / heard / counts[step.clients].clamp(min=1.0)  # [K]
+        return step.keep(counts=counts).weighed(step.weights * factors)
 
 
 @dataclass(frozen=True)
@@ -82,15 +109,15 @@ class AverageEveryone(ClientPart):
     def memory(self, params: Tensor) -> dict[str, Tensor]:
         table = params.new_zeros(self.clients + 1, len(params))
         never = torch.full((self.clients + 1,), NEVER, dtype=torch.int64, device=params.device)
-        sums = {} if self.max_staleness is not None else {"latest_sum": torch.zeros_like(params)}
+        sums = {} if self.max_staleness is not None else {"sum": torch.zeros_like(params, dtype=torch.float64)}
         return {"latest": table, "version": never} | sums
 
     def basis(self, server: ServerState, arrivals: Arrivals) -> dict[str, Tensor]:
         table, index = server.memory["latest"], _index(arrivals)
         if self.max_staleness is None:
-            return {"latest": table[index], "latest_sum": server.memory["latest_sum"][None]}
+            return {"latest": table[index], "sum": server.memory["sum"][None]}
         present = self._recent(server.memory["version"], server.step).to(table.dtype)
-        return {"latest": table[index], "latest_sum": (present @ table)[None]}
+        return {"latest": table[index], "sum": (present @ table)[None]}
 
     def __call__(self, step: Step) -> Step:
         assert step.clients is not None
@@ -100,10 +127,10 @@ class AverageEveryone(ClientPart):
         versions = versions.index_copy(0, step.clients, fresh)
         now = self._recent(versions, step.number)
         taken = now[step.clients]  # [K] whose new gradient joins it
-        total = step.unit("latest_sum")[0] + taken.double() @ step.coefficients - before.double() @ step.unit("latest")
+        total = step.unit("sum")[0] + taken.double() @ step.coefficients - before.double() @ step.unit("latest")
         step = step.overwrite(latest=TableRows(step.clients)).keep(version=versions)
         if self.max_staleness is None:
-            step = step.remember(latest_sum=total)
+            step = step.remember(sum=total)
         mean = total / now.sum().clamp(min=1)
         return step.having(coefficients=mean.expand_as(step.coefficients)).weighed(step.equal_weights)
 

@@ -1,12 +1,15 @@
-"""Does a delivery agree with what the server sees on a few samples of its own?
+"""Weights by agreement with a gradient that the server takes on a few samples of its own.
 
-`server_gradient` is a function of the parameters [D] that returns the server's own gradient [D].
+`server_gradient` is a function of the parameters [D] that returns the server's own gradient [D]. One with a second
+parameter is also given the server's step [] int64, to choose other samples in every step.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -15,8 +18,9 @@ from kasync import checks
 from kasync.arrivals import Arrivals
 from kasync.constants import where
 from kasync.core import Part, ServerState, Step
+from kasync.span import possible
 
-ServerGradient = Callable[[Tensor], Tensor]
+ServerGradient = Callable[[Tensor], Tensor] | Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -29,11 +33,24 @@ class ServerPart(Part):
         checks.function("server_gradient", self.server_gradient, of="the parameters [D]")
 
     def basis(self, server: ServerState, arrivals: Arrivals) -> dict[str, Tensor]:
-        return {"server": self._own(server.params)[None]}
+        return {"server": self._own(server)[None]}
 
-    def _own(self, params: Tensor) -> Tensor:
-        """[D] the server's gradient at these parameters."""
-        own = self.server_gradient(params)
+    @cached_property
+    def _draws(self) -> bool:
+        """Whether the server's gradient is on other samples in every step."""
+        try:
+            parameters = inspect.signature(self.server_gradient).parameters.values()
+        except ValueError:  # a function that is not Python's
+            return False
+        given = [
+            p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+        return len(given) > 1
+
+    def _own(self, server: ServerState) -> Tensor:
+        """[D] the server's gradient at its parameters."""
+        params = server.params
+        own: Tensor = self.server_gradient(*((params, server.step) if self._draws else (params,)))
         if own.shape != params.shape:
             raise ValueError(
                 f"server_gradient returned shape {list(own.shape)}: it must be as long as the parameters, {len(params)}"
@@ -70,7 +87,7 @@ class AcceptNearServer(ServerPart):
 
     def __call__(self, step: Step) -> Step:
         server = step.unit("server")[0]
-        near = step.norms(step.coefficients - server) <= self.radius * step.norms(server)
+        near = step.apart(server) <= self.radius * step.norms(server)
         step = step.having(similarities=step.cosines_to(server))
         return step.weighed(step.averaged(near.double()))
 
@@ -79,7 +96,9 @@ class AcceptNearServer(ServerPart):
 class AcceptByScore(ServerPart):
     """g_i rescaled to |v|, kept when scale <v, g_i> - penalty |g_i|^2 >= -scale * slack   (Zeno++)
 
-    v is computed anew after every `refresh_every` accepted updates.
+    v is computed anew in every step while the number of accepted updates is a multiple of `refresh_every`: after a
+    candidate that is refused, on other samples where `server_gradient` draws them, and then kept for refresh_every - 1
+    more accepted updates.
     """
 
     scale: float
@@ -95,18 +114,17 @@ class AcceptByScore(ServerPart):
         checks.count("refresh_every", self.refresh_every)
 
     def memory(self, params: Tensor) -> dict[str, Tensor]:
-        due = torch.full((), self.refresh_every, dtype=torch.int64, device=params.device)
-        return {"server": torch.zeros_like(params), "accepted": due}
+        none = torch.zeros((), dtype=torch.int64, device=params.device)
+        return {"server": torch.zeros_like(params), "accepted": none}
 
     def basis(self, server: ServerState, arrivals: Arrivals) -> dict[str, Tensor]:
-        due = server.memory["accepted"] >= self.refresh_every
-        return {"server": where(due, self._own(server.params), server.memory["server"])[None]}
+        due, kept = server.memory["accepted"] % self.refresh_every == 0, server.memory["server"]
+        return {"server": (where(due, self._own(server), kept) if possible(due) else kept)[None]}
 
     def __call__(self, step: Step) -> Step:
         server = step.unit("server")[0]
         step = _lengthened(step.having(similarities=step.cosines_to(server)), step.norms(server))
         score = self.scale * step.dots(step.coefficients, server) - self.penalty * step.norms() ** 2
         accepted = step.usable & (score >= -self.scale * self.slack)
-        since = where(step.memory["accepted"] >= self.refresh_every, 0, step.memory["accepted"])
-        step = step.remember(server=server).keep(accepted=since + accepted.any().long())
+        step = step.remember(server=server).keep(accepted=step.memory["accepted"] + accepted.any().long())
         return step.weighed(step.averaged(accepted.double()))

@@ -1,23 +1,30 @@
-"""How do records reach the loggers that people already use? They pass through, one line around the loop.
+"""Logs that people already use: CSV, TensorBoard, MLflow and Weights & Biases, for single runs and for grids.
 
     for record in tensorboard(simulate(...), "logs/wkafl"):
         ...
 
-Each function hands every record on unchanged; it opens its log when the loop begins and closes it when the loop ends,
-however it ends.
+Each of the four functions hands every record on unchanged; it opens its log when the loop begins and closes it when
+the loop ends, however it ends. `Tracked` does the same for every run of a grid or a comparison.
 """
 
 from __future__ import annotations
 
 import csv
+import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from kasync import checks, components
 from kasync.errors import UserError
+from kasync.experiments.display import Display
 from kasync.simulator import Record
+
+POINTS = 500  # steps of a run that a grid logs, beside all evaluations
 
 COLUMNS = (
     "step",
@@ -52,8 +59,21 @@ def scalars(record: Record) -> dict[str, float]:
         "dropped": record.dropped,
         "accuracy": record.accuracy,
         "test_loss": record.test_loss,
+        **record.metrics,
     }
     return {name: float(value) for name, value in known.items() if value is not None and np.isfinite(value)}
+
+
+@dataclass(frozen=True)
+class Log:
+    """An open log: `put` takes the numbers of a step, `close` says whether the run ended well."""
+
+    put: Callable[[int, Mapping[str, float]], None]
+    close: Callable[[bool], None]
+    conclude: Callable[[Mapping[str, float]], None] = lambda summary: None  # the numbers of the whole run
+
+
+# ---- one run
 
 
 def csv_file(records: Iterable[Record], path: str | Path) -> Iterator[Record]:
@@ -62,52 +82,221 @@ def csv_file(records: Iterable[Record], path: str | Path) -> Iterator[Record]:
         file = open(path, "w", newline="", encoding="utf-8", buffering=1)  # noqa: SIM115 (closed in _passing)
     except OSError as problem:
         raise UserError(f"{path} cannot be written ({problem.strerror}): choose another file.") from None
-    writer = csv.DictWriter(file, COLUMNS)
+    writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
     writer.writeheader()
-    yield from _passing(records, lambda step, values: writer.writerow({"step": step, **values}), file.close)
+    yield from _passing(
+        records, Log(lambda step, values: writer.writerow({"step": step, **values}), lambda well: file.close())
+    )
 
 
-def tensorboard(records: Iterable[Record], folder: str | Path) -> Iterator[Record]:
-    """Scalars for `tensorboard --logdir FOLDER`."""
+def tensorboard(records: Iterable[Record], folder: str | Path, every: int = 1) -> Iterator[Record]:
+    """Scalars of every `every`-th step and of every evaluation for `tensorboard --logdir FOLDER`."""
+    checks.count("every", every)
+    yield from _passing(records, open_tensorboard(folder), every)
+
+
+def mlflow(
+    records: Iterable[Record],
+    settings: Mapping[str, Any] | None = None,
+    every: int = 1,
+    *,
+    run_name: str | None = None,
+    experiment: str | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> Iterator[Record]:
+    """A run of its own at the tracking address that is set; the experiment is made if it is not there."""
+    checks.count("every", every)
+    yield from _passing(records, open_mlflow(settings, run_name, experiment, tags), every)
+
+
+def wandb(
+    records: Iterable[Record], settings: Mapping[str, Any] | None = None, every: int = 1, **init: Any
+) -> Iterator[Record]:
+    """A run of Weights & Biases; `init` as `wandb.init` takes it: project, name, group, mode="offline" ..."""
+    checks.count("every", every)
+    yield from _passing(records, open_wandb(settings, **init), every)
+
+
+def open_tensorboard(folder: str | Path) -> Log:
+    """Event files in this folder."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as problem:
         raise UserError("TensorBoard is not installed: pip install 'kasync[loggers]'.") from problem
     board = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+    last = [0]
 
     def put(step: int, values: Mapping[str, float]) -> None:
+        last[0] = step
         for name, value in values.items():
             board.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
 
-    yield from _passing(records, put, board.close)
+    def conclude(summary: Mapping[str, float]) -> None:
+        for name, value in summary.items():
+            board.add_scalar(f"summary/{name}", value, last[0])  # type: ignore[no-untyped-call]
+
+    return Log(put, lambda well: board.close(), conclude)  # type: ignore[no-untyped-call]
 
 
-def mlflow(
-    records: Iterable[Record], settings: Mapping[str, Any] | None = None, every: int = 1, **run: Any
-) -> Iterator[Record]:
-    """Metrics of every `every`-th step and of every evaluation, in a run of its own: mlflow(..., run_name="wkafl")."""
+def open_mlflow(
+    settings: Mapping[str, Any] | None = None,
+    run_name: str | None = None,
+    experiment: str | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> Log:
+    """A run of its own beside any that is active; several may be open at once."""
     try:
         import mlflow as flow
+        from mlflow.entities import Metric, Param
+        from mlflow.exceptions import MlflowException
     except ImportError as problem:
         raise UserError("MLflow is not installed: pip install 'kasync[loggers]'.") from problem
-    if every < 1:
-        raise UserError(f"every = {every}: give 1 to log each step, or more to log fewer.")
-    active = flow.start_run(**run)
-    flow.log_params(dict(settings or {}))
+    address = flow.get_tracking_uri()
+    if address.startswith("file:") or "://" not in address:
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3.7 refuses folders unless told so
+    try:
+        client = flow.MlflowClient()
+        place = client.get_experiment_by_name(experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default")
+        number = place.experiment_id if place is not None else client.create_experiment(experiment or "Default")
+        run = client.create_run(number, run_name=run_name, tags=dict(tags or {}))
+    except (MlflowException, ImportError) as problem:
+        first = str(problem).partition("\n")[0]
+        raise UserError(
+            f"MLflow cannot write to {address} ({first}): set another address, mlflow.set_tracking_uri('sqlite:///"
+            f"mlflow.db'), say; a database needs pip install 'kasync[loggers]'."
+        ) from problem
+    key = run.info.run_id
+    given = [Param(name, str(value)[:6000]) for name, value in _flat(settings or {}).items()]
+    for start in range(0, len(given), 100):
+        client.log_batch(key, params=given[start : start + 100])
 
     def put(step: int, values: Mapping[str, float]) -> None:
-        if step % every == 0 or "accuracy" in values:
-            flow.log_metrics(dict(values), step=step, run_id=active.info.run_id)
+        now = int(1000 * time.time())
+        client.log_batch(key, metrics=[Metric(name, value, now, step) for name, value in values.items()])
 
-    yield from _passing(records, put, flow.end_run)
+    def conclude(summary: Mapping[str, float]) -> None:
+        put(0, {f"summary.{name}": value for name, value in summary.items()})
+
+    return Log(put, lambda well: client.set_terminated(key, "FINISHED" if well else "FAILED"), conclude)
 
 
-def _passing(
-    records: Iterable[Record], put: Callable[[int, Mapping[str, float]], None], close: Callable[[], None]
-) -> Iterator[Record]:
+def open_wandb(settings: Mapping[str, Any] | None = None, **init: Any) -> Log:
+    """A run of its own; several may be open at once."""
+    try:
+        import wandb as weights
+    except ImportError as problem:
+        raise UserError("Weights & Biases is not installed: pip install 'kasync[loggers]'.") from problem
+    run = weights.init(config=_flat(settings or {}), reinit="create_new", **init)
+
+    def conclude(summary: Mapping[str, float]) -> None:
+        for name, value in summary.items():
+            run.summary[name] = value
+
+    return Log(
+        lambda step, values: run.log(dict(values), step=step),
+        lambda well: run.finish(exit_code=0 if well else 1),
+        conclude,
+    )
+
+
+# ---- many runs
+
+
+@dataclass(eq=False)
+class Tracked:
+    """A grid's display that also logs every run, by itself and under one group; `settings` by the name of a run."""
+
+    display: Display
+    open_log: Callable[[str, Mapping[str, Any]], Log]
+    settings: Mapping[str, Mapping[str, Any]]
+    open: dict[str, Log] = field(default_factory=dict)
+    every: dict[str, int] = field(default_factory=dict)
+
+    def begin(self, runs: int, finished: int) -> None:
+        self.display.begin(runs, finished)
+
+    def start(self, name: str, steps: int) -> None:
+        self._close(name, False)  # its stack failed, now it is made by itself
+        self.open[name] = self.open_log(name, self.settings.get(name, {}))
+        self.every[name] = max(1, steps // POINTS)
+        self.display.start(name, steps)
+
+    def step(self, name: str, record: Record) -> None:
+        if record.step % self.every[name] == 0 or record.test_loss is not None:
+            self.open[name].put(record.step, scalars(record))
+        self.display.step(name, record)
+
+    def done(self, name: str, summary: dict[str, Any]) -> None:
+        if name in self.open:
+            numbers = {key: value for key, value in summary.items() if isinstance(value, int | float)}
+            self.open[name].conclude({key: float(value) for key, value in numbers.items() if np.isfinite(value)})
+        self._close(name, True)
+        self.display.done(name, summary)
+
+    def failed(self, name: str, why: str) -> None:
+        self._close(name, False)
+        self.display.failed(name, why)
+
+    def end(self) -> None:
+        for name in list(self.open):
+            self._close(name, False)
+        self.display.end()
+
+    def _close(self, name: str, well: bool) -> None:
+        if name in self.open:
+            self.open.pop(name).close(well)
+
+
+def _tensorboard_runs(group: str, folder: Path) -> Callable[[str, Mapping[str, Any]], Log]:
+    return lambda name, settings: open_tensorboard(folder / "tensorboard" / name)
+
+
+def _mlflow_runs(group: str, folder: Path) -> Callable[[str, Mapping[str, Any]], Log]:
+    return lambda name, settings: open_mlflow(settings, name, group)
+
+
+def _wandb_runs(group: str, folder: Path) -> Callable[[str, Mapping[str, Any]], Log]:
+    where = {"project": os.environ.get("WANDB_PROJECT", "kasync"), "group": group, "dir": str(folder)}
+    return lambda name, settings: open_wandb(settings, name=name, **where)
+
+
+TRACKERS: dict[str, Callable[[str, Path], Callable[[str, Mapping[str, Any]], Log]]] = {
+    "tensorboard": _tensorboard_runs,
+    "mlflow": _mlflow_runs,
+    "wandb": _wandb_runs,
+}
+
+
+def tracked(
+    display: Display, track: str | None, group: str, folder: Path, settings: Mapping[str, Mapping[str, Any]]
+) -> Display:
+    """The display, logging too if somebody asks: "tensorboard", "mlflow", "wandb", or a function of one's own.
+
+    module:name is a function (group, folder) -> (name, settings) -> Log.
+    """
+    if track is None:
+        return display
+    return Tracked(display, components.find(track, "tracker", TRACKERS)(group, folder), settings)
+
+
+def _passing(records: Iterable[Record], log: Log, every: int = 1) -> Iterator[Record]:
+    well = False
     try:
         for record in records:
-            put(record.step, scalars(record))
+            if record.step % every == 0 or record.test_loss is not None:
+                log.put(record.step, scalars(record))
             yield record
+        well = True
+    except GeneratorExit:  # the loop was left early, which is no failure
+        well = True
+        raise
     finally:
-        close()
+        log.close(well)
+
+
+def _flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Tables in tables as names with dots."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
+    return flat

@@ -1,45 +1,25 @@
-"""What is in a results folder? Experiments, each with the lines that tables and figures are made of."""
+"""What is in a results folder: experiments with the lines that tables and figures are made of, and their numbers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kasync.errors import UserError
-from kasync.experiments import files
-from kasync.experiments.experiment import TITLES
-from kasync.report import runs
-from kasync.report.runs import Run
+from kasync.experiments.experiment import Contender, Experiment, Task
+from kasync.experiments.resolve import title_of
+from kasync.experiments.store import ABOUT, Run, Store, run_in
+from kasync.statistics import Estimate, estimate, paired
 
 SEMANTICS = ("true", "published-code", "none")
+WORDS = {"true": "true staleness", "published-code": "published code", "none": "no staleness"}
 ANY = "none"  # of a line whose rule knows no staleness: it stands beside every semantics
-NOT_DECISIVE = ("made", "rule", "seed", "staleness", "root", "device", "hold")  # runs that differ in these share a task
-
-
-@dataclass(frozen=True)
-class Task:
-    """One line of a table or one panel of a figure, as it was recorded."""
-
-    name: str
-    title: str
-    group: str | None = None
-    x: float | None = None
-    stands_for: str = ""
-    note: str = ""
-    paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # rule label -> number -> value
-
-
-@dataclass(frozen=True)
-class Contender:
-    """A rule under the label and the title that the experiment gives it; `of` whose rate it has a multiple of."""
-
-    label: str
-    rule: str
-    title: str
-    of: str = ""
+NOT_DECISIVE = ("rule", "seed", "staleness", "root", "device", "hold")  # runs that differ in these share a task
+RATIO = 2.0  # mu of N_ave in tables
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,20 +45,33 @@ class Line:
 
 
 @dataclass(frozen=True, eq=False)
-class Experiment:
-    """A table or figure of the paper or a comparison of one's own, as it was recorded."""
+class Findings:
+    """An experiment and what its runs gave so far."""
 
     name: str
-    title: str
-    tasks: Sequence[Task]
-    rules: Sequence[Contender]
+    about: Experiment
     lines: Sequence[Line]
-    shows: str = ""
-    command: str = ""
-    figures: Sequence[str] = ()
-    kind: str = "training"
-    tuned: str | None = None
-    targets: Sequence[float] = ()
+
+    @property
+    def title(self) -> str:
+        return self.about.title
+
+    @property
+    def kind(self) -> str:
+        return self.about.kind
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        return self.about.tasks
+
+    @property
+    def rules(self) -> Sequence[Contender]:
+        return self.about.rules
+
+    @property
+    def tried(self) -> bool:
+        """Whether the contenders are rules at several learning rates."""
+        return any(rule.of for rule in self.rules)
 
     @property
     def semantics(self) -> list[str]:
@@ -100,8 +93,7 @@ class Experiment:
     @property
     def counts(self) -> tuple[int, int]:
         """Runs that are finished, and runs planned."""
-        every = {run.folder: run.finished for line in self.lines for run in line.runs.values()}
-        return sum(every.values()), len(every)
+        return _counts(self.lines)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,14 +101,20 @@ class Results:
     """Everything in a results folder."""
 
     folder: Path
-    experiments: Sequence[Experiment]
+    experiments: Sequence[Findings]
 
     @property
     def counts(self) -> tuple[int, int]:
         """Distinct runs that are finished, and distinct runs planned."""
-        lines = [line for experiment in self.experiments for line in experiment.lines]
-        every = {run.folder: run.finished for line in lines for run in line.runs.values()}
-        return sum(every.values()), len(every)
+        return _counts([line for experiment in self.experiments for line in experiment.lines])
+
+
+def _counts(lines: Iterable[Line]) -> tuple[int, int]:
+    every = {run.key: run.finished for line in lines for run in line.runs.values()}
+    return sum(every.values()), len(every)
+
+
+# ---- reading
 
 
 def read(folder: str | Path) -> Results:
@@ -126,84 +124,72 @@ def read(folder: str | Path) -> Results:
         raise UserError(
             f"{folder} {'is not a folder' if folder.exists() else 'does not exist'}: give a results folder."
         )
-    recorded = sorted((folder / "experiments").glob("*.json"))
-    recorded = [path for path in recorded if path.name != "lock.json"]
+    store = Store(folder)
+    recorded = store.experiments()
     if recorded:
-        return Results(folder, [_recorded(folder, path) for path in recorded])
+        return Results(folder, [*_recorded(store, recorded)])
     alone = [folder] if (folder / "run.toml").exists() else sorted(path.parent for path in folder.glob("*/run.toml"))
     if alone:
         return Results(folder, [_loose(folder, alone)])
-    raise UserError(f"{folder} is not a results folder: it holds neither experiments/ nor run.toml{_hint(folder)}.")
+    raise UserError(f"{folder} is not a results folder: it holds neither {ABOUT} nor run.toml{_hint(folder)}.")
 
 
 def _hint(folder: Path) -> str:
-    inside = sorted(path.parent for path in folder.glob("*/experiments") if path.is_dir())
+    inside = sorted(path.parent for path in folder.glob(f"*/{ABOUT}"))
     if inside:
         return f"; {' and '.join(str(path) for path in inside[:3])} {'does' if len(inside) == 1 else 'do'}"
+    if (folder / "experiments").is_dir():
+        return f"; an older version filled it: kasync results pack {folder}"
     return "; give a folder that kasync run, compare or reproduce filled"
 
 
-def _recorded(folder: Path, path: Path) -> Experiment:
-    """An experiment from its list of cells."""
-    table = files.read_json(path)
-    try:
-        if (table["format"], table["version"]) != ("kasync experiment", 1):
-            raise ValueError(f"its format is {table['format']!r}, version {table['version']!r}")
-        tasks = [Task(**_known(row, Task)) for row in table["tasks"]]
-        rules = [Contender(**_known(row, Contender)) for row in table["rules"]]
-        places = [tuple(row[key] for key in ("task", "rule", "staleness", "seed")) for row in table["cells"]]
-        folders = [_inside(folder, row["run"]) for row in table["cells"]]
-        about = {name: table[name] for name in ("shows", "command", "figures", "kind", "targets")}
-        title, tuned = table["title"], table.get("tuned")
-    except (KeyError, TypeError, ValueError) as problem:
-        raise UserError(f"{path} is no list of cells ({problem}): delete it and run the command again.") from None
-    lines = _lines(tasks, rules, [(*place, where) for place, where in zip(places, folders, strict=True)])
-    return Experiment(path.stem, title, tasks, rules, lines, tuned=tuned, **about)
+def _recorded(store: Store, recorded: Mapping[str, Mapping[str, Any]]) -> Iterable[Findings]:
+    """Every experiment of the store, in the order of their names."""
+    cells: dict[str, list[tuple[Any, ...]]] = {}
+    for row in store.cells():
+        run = store.run(row["key"])
+        cells.setdefault(row["experiment"], []).append((row["task"], row["rule"], row["staleness"], row["seed"], run))
+    for name, table in sorted(recorded.items()):
+        try:
+            about = Experiment.of(table)
+        except (KeyError, TypeError, ValueError) as problem:
+            raise UserError(
+                f"{store.folder / ABOUT} says nothing of use about {name} ({problem}): delete it and run again."
+            ) from None
+        yield Findings(name, about, _lines(about, cells.get(name, [])))
 
 
-def _known(row: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    """The fields of a record that its class has: later versions may write more."""
-    return {name: row[name] for name in kind.__dataclass_fields__ if name in row}  # type: ignore[attr-defined]
-
-
-def _inside(folder: Path, run: str) -> Path:
-    """The folder of a cell's run, which has to lie in the results folder."""
-    path = folder / run
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"the run {run!r} lies elsewhere")
-    return path
-
-
-def _lines(tasks: Sequence[Task], rules: Sequence[Contender], cells: Iterable[tuple[Any, ...]]) -> list[Line]:
-    """Cells (task, rule, staleness, seed, folder) gathered over their seeds, ordered by task, rule, semantics."""
+def _lines(about: Experiment, cells: Iterable[tuple[Any, ...]]) -> list[Line]:
+    """Cells (task, rule, staleness, seed, run) gathered over their seeds, ordered by task, rule, semantics."""
     by_place: dict[tuple[str, str, str], dict[int, Run]] = {}
-    for task_name, label, staleness, seed, path in cells:
-        by_place.setdefault((task_name, label, staleness), {})[seed] = runs.read(path)
+    for task_name, label, staleness, seed, run in cells:
+        by_place.setdefault((task_name, label, staleness), {})[seed] = run
     return [
         Line(task, rule, staleness, dict(sorted(by_place[place].items())))
-        for task in tasks
-        for rule in rules
+        for task in about.tasks
+        for rule in about.rules
         for staleness in SEMANTICS
         if (place := (task.name, rule.label, staleness)) in by_place
     ]
 
 
-def _loose(folder: Path, folders: Sequence[Path]) -> Experiment:
+def _loose(folder: Path, folders: Sequence[Path]) -> Findings:
     """Runs that no experiment lists: those that share all settings but the rule and the seed share a task."""
     tasks: dict[str, Task] = {}
     rules: dict[str, Contender] = {}
     cells = []
     for path in folders:
-        settings = runs.read(path).settings
+        run = run_in(path)
+        settings = run.settings
         kept = json.dumps({n: v for n, v in settings.items() if n not in NOT_DECISIVE}, sort_keys=True, default=str)
-        title = f"{settings['dataset']}, P/K = {settings['clients']}/{settings['k']}"
-        tasks.setdefault(kept, Task(f"task-{len(tasks) + 1}", title))
+        sizes = f"P/K = {settings['clients']}/{settings['k']}"
+        tasks.setdefault(kept, Task(f"task-{len(tasks) + 1}", sizes, settings["dataset"]))
         label = _label(settings["rule"], rules)
-        cells.append((tasks[kept].name, label, settings["staleness"], settings["seed"], path))
-    lines = _lines(list(tasks.values()), list(rules.values()), cells)
+        cells.append((tasks[kept].name, label, settings["staleness"], settings["seed"], run))
     kind = "timelines" if all(rule.rule == "none" for rule in rules.values()) else "training"
     name = folder.resolve().name
-    return Experiment(name, name, list(tasks.values()), list(rules.values()), lines, kind=kind)
+    about = Experiment(name, name, list(rules.values()), list(tasks.values()), kind=kind)
+    return Findings(name, about, _lines(about, cells))
 
 
 def _label(rule: Mapping[str, Any], rules: dict[str, Contender]) -> str:
@@ -212,5 +198,99 @@ def _label(rule: Mapping[str, Any], rules: dict[str, Contender]) -> str:
     if key not in rules:
         same = sum(each.rule == rule["kind"] for each in rules.values())
         suffix = f" ({same + 1})" if same else ""
-        rules[key] = Contender(rule["kind"] + suffix, rule["kind"], TITLES.get(rule["kind"], rule["kind"]) + suffix)
+        rules[key] = Contender(rule["kind"] + suffix, rule["kind"], title_of(rule["kind"]) + suffix)
     return rules[key].label
+
+
+def only(results: Results, places: Mapping[str, set[tuple[str, str]]]) -> list[Findings]:
+    """The experiments of these names with the lines at these (task, rule)."""
+    found = []
+    for each in results.experiments:
+        kept = [line for line in each.lines if (line.task.name, line.rule.label) in places.get(each.name, ())]
+        rules = [rule for rule in each.rules if any(line.rule is rule for line in kept)]
+        tasks = [task for task in each.tasks if any(line.task is task for line in kept)]
+        found += [Findings(each.name, replace(each.about, tasks=tasks, rules=rules), kept)] if kept else []
+    return found
+
+
+# ---- numbers
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number of a run."""
+
+    name: str
+    title: str
+    of: Callable[[Run], float | None]
+    digits: int = 4
+
+    def by_seed(self, line: Line) -> dict[int, float | None]:
+        """Of the finished runs of a line."""
+        return {seed: self.of(run) for seed, run in line.runs.items() if run.finished}
+
+    def estimate(self, line: Line) -> Estimate | None:
+        return estimate(list(self.by_seed(line).values()))
+
+    def difference(self, line: Line, other: Line) -> Estimate | None:
+        """This line minus the other, paired by seed."""
+        return paired(self.by_seed(line), self.by_seed(other))
+
+
+def _told(name: str, run: Run) -> float | None:
+    """A number of the summary, `predominant.mean` one in a table of it."""
+    found: Any = run.summary
+    for part in name.split("."):
+        found = (found or {}).get(part)
+    return found
+
+
+def _of(name: str, title: str, digits: int = 4, column: str = "") -> Measure:
+    return Measure(column or name, title, partial(_told, name), digits)
+
+
+def _reached(accuracy: float, name: str, run: Run) -> float | None:
+    first = run.reached(accuracy)
+    return None if first is None else first[name]
+
+
+ACCURACY = _of("final_accuracy", "final accuracy")
+STABILITY = _of("stability", "stability")
+PRINTED = {"final_accuracy": "accuracy", "stability": "stability"}  # what the paper's numbers are called
+BEHAVIOUR = (
+    _of("average_staleness", "τ_ave", 2),
+    Measure("aggregated", f"N_ave (μ = {RATIO:g})", lambda run: run.aggregated(RATIO), 2),
+    _of("predominant.mean", "predominant gradients", 2, "predominant"),
+    _of("predominant.at_most_five", "steps with at most five", 3, "at_most_five"),
+    _of("stage_two_step", "stage two from step", 0),
+    _of("dropped", "dropped", 0),
+)
+OF_TIMELINES = (  # Appendix D, counted from 1
+    _of("bound", "least by Appendix D", 2),
+    _of("least_held", "least mean held", 2),
+    _of("held", "mean held", 2),
+    _of("delivered", "mean delivered", 2),
+)
+ENDS = (
+    _of("best_accuracy", "best accuracy"),
+    _of("last_accuracy", "last accuracy"),
+    _of("last_test_loss", "last test loss"),
+)
+
+
+def reaching(accuracy: float, name: str = "step", unit: str = "steps") -> Measure:
+    """Steps, or virtual time, to this accuracy."""
+    return Measure(f"{name}_to_{accuracy:g}", f"{unit} to {accuracy:g}", partial(_reached, accuracy, name), 0)
+
+
+def targets(experiment: Findings) -> list[Measure]:
+    """Steps and virtual time to each accuracy the experiment names."""
+    ways = (("step", "steps"), ("time", "virtual time"))
+    return [reaching(accuracy, *way) for accuracy in experiment.about.targets for way in ways]
+
+
+def all_of(experiment: Findings) -> Sequence[Measure]:
+    """Every number of an experiment."""
+    if experiment.kind == "timelines":
+        return OF_TIMELINES
+    return [ACCURACY, STABILITY, *ENDS, *targets(experiment), *BEHAVIOUR]

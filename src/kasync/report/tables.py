@@ -1,17 +1,41 @@
-"""What do the numbers say, in print? Markdown tables with the paper's numbers beside ours."""
+"""Tables in Markdown, with the paper's numbers beside ours, and the same numbers as CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
-from kasync.report import matrices, rates
-from kasync.report.intervals import METHOD
-from kasync.report.measures import ACCURACY, PRINTED, STABILITY, Measure, behaviour, of_timelines, targets
-from kasync.report.printing import NOTHING, WORDS, difference, number, table
-from kasync.report.results import ANY, Experiment, Line, Results, Task
+from kasync.experiments.experiment import Contender, Task
+from kasync.report.numbers import FOLD, KEPT, NEAR, Standing, standings, sweeps, verdicts
+from kasync.report.results import (
+    ACCURACY,
+    ANY,
+    BEHAVIOUR,
+    ENDS,
+    OF_TIMELINES,
+    PRINTED,
+    STABILITY,
+    WORDS,
+    Findings,
+    Line,
+    Measure,
+    Results,
+    all_of,
+    targets,
+)
+from kasync.statistics import LEVEL, METHOD, Estimate, holm, p_value
+from kasync.statistics import differences as differences_by_seed
 
-MEASURED = 100  # rows of the table of speed and staleness, at most: what is longer is better read from table.csv
+NOTHING = "–"
+WITHIN = "°"  # marks what lies within the interval of the best
+MEASURED = 100  # rows of the table of speed and staleness, at most: what is longer is better read from the store
+ESTIMATE = ("mean", "low", "high", "seeds")
+SHOWN = (ACCURACY, *ENDS[:2], STABILITY, BEHAVIOUR[0])  # in the table of a comparison
+SHOWN_OF_TIMELINES = (OF_TIMELINES[0], *OF_TIMELINES[2:])
+Cell = Callable[[Standing], str]
 
 
 def markdown(results: Results, pictures: Sequence[tuple[str, str]] = ()) -> str:
@@ -24,15 +48,15 @@ def markdown(results: Results, pictures: Sequence[tuple[str, str]] = ()) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def sections(experiment: Experiment) -> list[str]:
+def sections(experiment: Findings) -> list[str]:
     """The tables of one experiment."""
     if experiment.kind == "timelines":
-        return [_measured(experiment, of_timelines(), "Staleness, counted from 1")]
-    if rates.tried(experiment):
-        return [rates.table_of(experiment)]
-    speed = _measured(experiment, [*targets(experiment), *behaviour()], "How fast, how stale, how many")
+        return [_measured(experiment, OF_TIMELINES, "Staleness, counted from 1")]
+    if experiment.tried:
+        return [sensitivity(experiment)]
+    speed = _measured(experiment, [*targets(experiment), *BEHAVIOUR], "How fast, how stale, how many")
     if _crossed(experiment):
-        return [*matrices.sections(experiment), speed]
+        return [*matrices(experiment), speed]
     return [
         *(_beside_the_paper(experiment, name, tasks) for name, tasks in experiment.groups().items()),
         _differences(experiment),
@@ -41,26 +65,26 @@ def sections(experiment: Experiment) -> list[str]:
     ]
 
 
-def _crossed(experiment: Experiment) -> bool:
+def _crossed(experiment: Findings) -> bool:
     """Whether rules on several tasks are compared with each other, and not with the paper or the published code."""
     printed = any(task.paper for task in experiment.tasks)
     return len(experiment.tasks) > 1 and len(experiment.semantics) == 1 and not printed
 
 
-def _about(experiment: Experiment) -> str:
+def _about(experiment: Findings) -> str:
     done, planned = experiment.counts
-    made = f" Made by `{experiment.command}`." if experiment.command else ""
-    lines = [f"## {experiment.title}", " · ".join(experiment.figures), f"{experiment.shows}{made}"]
+    made = f" Made by `{experiment.about.command}`." if experiment.about.command else ""
+    lines = [f"## {experiment.title}", " · ".join(experiment.about.figures), f"{experiment.about.shows}{made}"]
     stands = sorted({(task.stands_for, task.note) for task in experiment.tasks if task.stands_for or task.note})
     lines += [f"- {f'For {name}: ' if name else ''}{note}" for name, note in stands if note]
-    if experiment.tuned:
-        lines.append(f"Settings of the rules: those chosen in {Path(experiment.tuned).name}.")
+    if experiment.about.tuned:
+        lines.append(f"Settings of the rules: those chosen in {Path(experiment.about.tuned).name}.")
     if done < planned:
         lines.append(f"**{planned - done} of its {planned} runs are not finished; numbers will change.**")
     return "\n\n".join(line for line in lines if line.strip())
 
 
-def _beside_the_paper(experiment: Experiment, name: str, tasks: Sequence[Task]) -> str:
+def _beside_the_paper(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
     """Accuracy and stability: what is printed, and ours under each semantics."""
     head = ["task", "rule"]
     columns: list[tuple[Measure, str]] = []  # (measure, semantics or "paper")
@@ -87,7 +111,7 @@ def _cell(lines: dict[str, Line], measure: Measure, way: str) -> str:
     return NOTHING if line is None else number(measure.estimate(line), measure.digits, len(line.runs))
 
 
-def _differences(experiment: Experiment) -> str:
+def _differences(experiment: Findings) -> str:
     """The first rule minus each other one, on the same seeds and arrivals."""
     first = experiment.rules[0]
     rows = []
@@ -105,7 +129,7 @@ def _differences(experiment: Experiment) -> str:
     return table(title, head, rows)
 
 
-def _between_semantics(experiment: Experiment) -> str:
+def _between_semantics(experiment: Findings) -> str:
     """What the aliased semantics of the published code adds."""
     rows = []
     for task in experiment.tasks:
@@ -122,7 +146,7 @@ def _between_semantics(experiment: Experiment) -> str:
     return table(title, ["task", "rule", "final accuracy", "stability"], rows)
 
 
-def _measured(experiment: Experiment, measures: Sequence[Measure], title: str) -> str:
+def _measured(experiment: Findings, measures: Sequence[Measure], title: str) -> str:
     rows = []
     if len(experiment.lines) > MEASURED:
         return f"### {title}\n\n{len(experiment.lines)} rows, in table.csv."
@@ -130,3 +154,349 @@ def _measured(experiment: Experiment, measures: Sequence[Measure], title: str) -
         cells = [number(measure.estimate(line), measure.digits, len(line.runs)) for measure in measures]
         rows.append([line.task.title, line.rule.title, WORDS[line.staleness], *cells])
     return table(f"### {title}", ["task", "rule", "staleness", *(measure.title for measure in measures)], rows)
+
+
+def lines(experiment: Findings) -> list[dict[str, Any]]:
+    """A row for each rule on each task: seeds finished, accuracy with its interval, and how stale."""
+    rows = []
+    for line in experiment.lines:
+        row: dict[str, Any] = {
+            "experiment": experiment.about.name,
+            "task": line.task.name,
+            "rule": line.rule.label,
+            "staleness": line.staleness,
+            "seeds": len(line.finished),
+        }
+        for measure in SHOWN_OF_TIMELINES if experiment.kind == "timelines" else SHOWN:
+            found = measure.estimate(line)
+            row[measure.name] = found and found.mean
+            if measure is ACCURACY:
+                row["interval"] = found and found.half
+        rows.append(row)
+    return rows
+
+
+def texts(results: Results, pictures: Sequence[tuple[str, str]] = ()) -> dict[str, str]:
+    """Every file of a report that is text: name -> content."""
+    files = {"report.md": markdown(results, pictures), "numbers.csv": by_run(results), "table.csv": by_line(results)}
+    files |= {"differences.csv": differences(results), "verdict.csv": standing(results)}
+    return files | ({"rates.csv": by_rate(results)} if any(each.tried for each in results.experiments) else {})
+
+
+# ---- many rules on many tasks
+
+
+def matrices(experiment: Findings) -> list[str]:
+    """The verdict over all tasks, then everything by group; a verdict over several tasks only."""
+    groups, several = experiment.groups(), len(experiment.rules) > 1
+    every = [accuracies, stabilities]
+    every += [shares, paces] if _has_limit(experiment) else []
+    every += [leads] if several else []
+    found = [verdict(experiment, "Everything", experiment.tasks)] if several and len(groups) > 1 else []
+    for name, tasks in groups.items():
+        found += [verdict(experiment, name, tasks)] if several and len(tasks) > 1 else []
+        found += [each(experiment, name, tasks) for each in every]
+    return found
+
+
+def accuracies(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
+    """Final accuracy of one group; the best in bold, what lies within its interval marked."""
+    title = f"### {name}: final accuracy (bold: the best; {WITHIN}: within its 95% interval)"
+    return _matrix(experiment, tasks, title, _accuracy)
+
+
+def stabilities(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
+    """Stability of one group."""
+    title = f"### {name}: stability (standard deviation of the last ten log accuracies)"
+    return _matrix(experiment, tasks, title, lambda each: _number(each.stability, 4))
+
+
+def shares(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
+    """Accuracy as a share of the limit's."""
+    title = f"### {name}: share of the accuracy without staleness, in %"
+    return _matrix(experiment, tasks, title, _share, limits=False)
+
+
+def paces(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
+    """Steps to most of the limit's accuracy."""
+    title = f"### {name}: steps to {NEAR:.0%} of the accuracy without staleness"
+    return _matrix(experiment, tasks, f"{title} (bold: the fewest, with every seed)", _pace)
+
+
+def leads(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
+    """The first rule minus each other one, paired by seed."""
+    first = experiment.rules[0]
+    title = f"### {name}: {first.title} minus the others, paired by seed"
+    corrected = _corrected(experiment, first)
+
+    def lead(each: Standing) -> str:
+        ours = [line for line in experiment.beside(each.line.task, experiment.semantics[0]) if line.rule is first]
+        found = ACCURACY.difference(ours[0], each.line) if ours else None
+        if found is None:
+            return NOTHING
+        return difference(found, bold=corrected.get((each.line.task.name, each.line.rule.label), 1.0) < 1.0 - LEVEL)
+
+    rules = [rule for rule in experiment.rules if rule is not first]
+    return _matrix(
+        experiment,
+        tasks,
+        f"{title} (bold: significant by Holm's correction over {len(corrected)} comparisons)",
+        lead,
+        rules=rules,
+    )
+
+
+def _corrected(experiment: Findings, first: Contender) -> dict[tuple[str, str], float]:
+    """p of the first rule against each other that competes, on each task, corrected for all of them together."""
+    places, raw = [], []
+    for task in experiment.tasks:
+        lines = experiment.beside(task, experiment.semantics[0])
+        ours = [line for line in lines if line.rule is first]
+        for line in lines:
+            if ours and line.rule is not first and line.staleness != ANY:
+                places.append((task.name, line.rule.label))
+                raw.append(p_value(differences_by_seed(ACCURACY.by_seed(ours[0]), ACCURACY.by_seed(line))))
+    return {place: p for place, p in zip(places, holm(raw), strict=True) if p is not None}
+
+
+def verdict(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
+    """How often each rule is the best one, and where it falls short most."""
+    rows, paced = [], _has_limit(experiment)
+    for each in verdicts(experiment, tasks, experiment.semantics[0]):
+        counts = [f"{count} of {each.tasks}" for count in (each.best, each.ahead, each.within)]
+        counts.append(f"{each.fastest} of {each.tasks}" if paced else NOTHING)
+        extremes = [
+            NOTHING if extreme is None else f"{extreme[0]:{form}} ({extreme[1].title})"
+            for extreme, form in ((each.shortfall, ".4f"), (each.share, ".1%"), (each.stability, ".4f"))
+        ]
+        rows.append([each.rule.title, *([NOTHING] * 4 if each.limit else counts), *extremes])
+    head = [
+        "rule",
+        "best",
+        "ahead of every other, paired",
+        "best or within the best's interval",
+        f"first to {NEAR:.0%} of the limit",
+        "largest shortfall to the best",
+        "smallest share of the limit",
+        "least steady",
+    ]
+    return table(f"### {name}: verdict over {len(tasks)} tasks", head, rows)
+
+
+def _has_limit(experiment: Findings) -> bool:
+    """Whether some rule knows no staleness, so that the others can be measured against it."""
+    way = experiment.semantics[0]
+    return any(each.limit for task in experiment.tasks for each in standings(experiment, task, way))
+
+
+def _matrix(
+    experiment: Findings,
+    tasks: Sequence[Task],
+    title: str,
+    cell: Cell,
+    *,
+    rules: Sequence[Contender] | None = None,
+    limits: bool = True,
+) -> str:
+    rules = experiment.rules if rules is None else rules
+    rows = []
+    for task in tasks:
+        every = standings(experiment, task, experiment.semantics[0])
+        by_rule = {each.line.rule.label: each for each in every if limits or not each.limit}
+        cells = [cell(by_rule[rule.label]) if rule.label in by_rule else NOTHING for rule in rules]
+        rows.append([task.short, *cells])
+    return table(title, ["task", *(rule.title for rule in rules)], rows)
+
+
+def _accuracy(each: Standing) -> str:
+    text = _number(each.accuracy, 4)
+    if each.best:
+        return f"**{text}**"
+    return f"{text} {WITHIN}" if each.within else text
+
+
+def _share(each: Standing) -> str:
+    if each.share is None:
+        return NOTHING
+    return f"{100 * each.share.mean:.1f}" + ("" if each.share.half is None else f" ± {100 * each.share.half:.1f}")
+
+
+def _pace(each: Standing) -> str:
+    if each.steps is None:
+        return NOTHING
+    missing = len(each.line.finished) - each.steps.count
+    text = f"{each.steps.mean:.0f}" + (f" ({each.steps.count} of {len(each.line.finished)})" if missing else "")
+    return f"**{text}**" if each.fastest else text
+
+
+def _number(found: Estimate | None, digits: int) -> str:
+    if found is None:
+        return NOTHING
+    return f"{found.mean:.{digits}f}" + ("" if found.half is None else f" ± {found.half:.{digits}f}")
+
+
+def sensitivity(experiment: Findings) -> str:
+    """A row for each rule and task."""
+    rows = []
+    for sweep in sweeps(experiment):
+        fold, cut = sweep.held()
+        over = sweep.over()
+        rows.append(
+            [
+                sweep.task.title,
+                sweep.rule.title,
+                f"{sweep.rates[sweep.best]:.3g}",
+                f"{sweep.accuracies[sweep.best].mean:.4f}",
+                *([NOTHING] * 2 if over is None else (f"{value:.4f}" for value in over)),
+                f"{'at least ' if cut else ''}{fold:.1f}",
+            ]
+        )
+    head = [
+        "task",
+        "rule",
+        "best rate",
+        "accuracy there",
+        f"mean accuracy over its best {FOLD:g}-fold range of rates",
+        "least accuracy in it",
+        f"range with {KEPT:.0%} of its best accuracy, fold",
+    ]
+    return table("### Accuracy when the learning rate is wrong", head, rows)
+
+
+# ---- how a number is written
+
+
+def number(found: Estimate | None, digits: int, planned: int) -> str:
+    """0.9712 ± 0.0021 (3), with the number of seeds it rests on, of how many where some are missing."""
+    if found is None:
+        return NOTHING
+    spread = "" if found.half is None else f" ± {found.half:.{digits}f}"
+    count = f"{found.count}" if found.count == planned else f"{found.count} of {planned}"
+    return f"{found.mean:.{digits}f}{spread} ({count})"
+
+
+def difference(found: Estimate, digits: int = 4, bold: bool | None = None) -> str:
+    """With its sign; bold where the interval excludes zero, unless told otherwise."""
+    spread = "" if found.half is None else f" ± {found.half:.{digits}f}"
+    text = f"{found.mean:+.{digits}f}{spread} ({found.count})"
+    return f"**{text}**" if (found.excludes_zero if bold is None else bold) else text
+
+
+def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Empty without rows; a column that says nothing anywhere is left out."""
+    rows = list(rows)
+    kept = [place for place in range(len(head)) if any(row[place] != NOTHING for row in rows)]
+    if not rows or not kept:
+        return ""
+    lines = [[head[place] for place in kept], ["---"] * len(kept), *([row[place] for place in kept] for row in rows)]
+    text = "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+    return f"{title}\n\n{text}"
+
+
+# ---- CSV
+
+
+def by_run(results: Results) -> str:
+    """numbers.csv: one row per run and number."""
+    head = ("experiment", "task", "rule", "staleness", "seed", "run", "number", "value")
+    rows = []
+    for experiment, line in _every(results):
+        for seed, run in line.runs.items():
+            place = (*_place(experiment, line), seed, run.key)
+            for measure in all_of(experiment):
+                if (value := measure.of(run)) is not None:
+                    rows.append((*place, measure.name, value))
+            for row in run.summary.get("aggregated") or ():
+                rows.append((*place, f"aggregated_{row['mu']:g}", row["number"]))
+                rows.append((*place, f"aggregated_staleness_{row['mu']:g}", row["staleness"]))
+    return _text(head, rows)
+
+
+def by_line(results: Results) -> str:
+    """table.csv: mean and interval of every number of a line, and what the paper prints."""
+    head = ("experiment", "task", "rule", "staleness", "number", *ESTIMATE, "paper")
+    rows = []
+    for experiment, line in _every(results):
+        for measure in all_of(experiment):
+            found = measure.estimate(line)
+            paper = line.paper(PRINTED[measure.name]) if measure.name in PRINTED else None
+            if found is not None or paper is not None:
+                rows.append((*_place(experiment, line), measure.name, *_numbers(found), paper))
+    return _text(head, rows)
+
+
+def differences(results: Results) -> str:
+    """differences.csv: rule minus other on the same task, semantics and seeds, every pair once."""
+    head = ("experiment", "task", "staleness", "rule", "minus", "number", *ESTIMATE)
+    rows = []
+    for experiment in _comparisons(results):
+        for task in experiment.tasks:
+            for way in experiment.semantics:
+                lines = experiment.beside(task, way)
+                for place, ours in enumerate(lines):
+                    for other in lines[place + 1 :]:
+                        for measure in (ACCURACY, STABILITY):
+                            found = _numbers(measure.difference(ours, other))
+                            labels = (ours.rule.label, other.rule.label)
+                            rows.append((experiment.name, task.name, way, *labels, measure.name, *found))
+    return _text(head, rows)
+
+
+def standing(results: Results) -> str:
+    """verdict.csv: each rule on each task beside the best one and the limit."""
+    place = ("experiment", "task", "rule", "staleness")
+    judged = ("accuracy", "low", "high", "shortfall", "best", "within", "ahead")
+    beside = ("share_of_limit", "share_low", "share_high", "stability")
+    pace = (f"steps_to_{NEAR:g}_of_limit", "seeds_there", "fastest")
+    rows = []
+    for experiment in _comparisons(results):
+        for task in experiment.tasks:
+            for way in experiment.semantics:
+                for each in standings(experiment, task, way):
+                    accuracy, share, steps = (_numbers(found) for found in (each.accuracy, each.share, each.steps))
+                    rows.append(
+                        (
+                            *(experiment.name, task.name, each.line.rule.label, way),
+                            *(*accuracy[:3], each.shortfall, int(each.best), int(each.within), int(each.ahead)),
+                            *(*share[:3], each.stability.mean if each.stability else None),
+                            *(steps[0], steps[3], int(each.fastest)),
+                        )
+                    )
+    return _text((*place, *judged, *beside, *pace), rows)
+
+
+def by_rate(results: Results) -> str:
+    """rates.csv: accuracy at each learning rate, where rules were tried at several."""
+    head = ("experiment", "task", "rule", "rate", "of_own_rate", *ESTIMATE)
+    rows = []
+    for experiment in (each for each in results.experiments if each.tried):
+        for sweep in sweeps(experiment):
+            place = (experiment.name, sweep.task.name, sweep.rule.label)
+            for rate, multiple, found in zip(sweep.rates, sweep.factors, sweep.accuracies, strict=True):
+                rows.append((*place, rate, multiple, *_numbers(found)))
+    return _text(head, rows)
+
+
+def _comparisons(results: Results) -> list[Findings]:
+    """Where rules compete with each other, and not with themselves at other rates."""
+    return [each for each in results.experiments if each.kind == "training" and not each.tried]
+
+
+def _every(results: Results) -> Iterable[tuple[Findings, Line]]:
+    return ((experiment, line) for experiment in results.experiments for line in experiment.lines)
+
+
+def _place(experiment: Findings, line: Line) -> tuple[str, str, str, str]:
+    return experiment.name, line.task.name, line.rule.label, line.staleness
+
+
+def _numbers(found: Estimate | None) -> tuple[Any, ...]:
+    return (None, None, None, 0) if found is None else (found.mean, found.low, found.high, found.count)
+
+
+def _text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(rows)
+    return text.getvalue()

@@ -1,8 +1,9 @@
-"""What does asynchronous training do, with true staleness, for thousands of clients on one machine?"""
+"""Asynchronous training with true staleness, for thousands of clients on one machine."""
 
-from kasync.simulator.alike import alike, together
+from kasync.simulator.evaluate import PerClient
 from kasync.simulator.records import Record
 from kasync.simulator.server import server_gradient
 from kasync.simulator.simulation import Simulation, simulate
+from kasync.simulator.stack import alike, together
 
-__all__ = ["Record", "Simulation", "alike", "server_gradient", "simulate", "together"]
+__all__ = ["PerClient", "Record", "Simulation", "alike", "server_gradient", "simulate", "together"]

@@ -1,4 +1,4 @@
-"""How do clients go on working while the server makes its next steps?
+"""Threads that compute clients' work while the server makes its next steps.
 
 A client's gradient depends only on the model version it received and on its batch, and who delivers when is known in
 advance. So the work on a version is given out as soon as the version exists, and is waited for only when somebody

@@ -1,4 +1,4 @@
-"""What can a person get wrong in a call of simulate? Everything is looked at before work starts."""
+"""Everything that a person can get wrong in a call of simulate, looked at before work starts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from torch import nn
 
 from kasync import checks
 from kasync.core import Rule
-from kasync.data.federated import FederatedData, scaled
-from kasync.errors import UserError
+from kasync.data.federated import FederatedData
+from kasync.errors import UserError, unknown
 from kasync.timelines import Timeline
 from kasync.timelines.invariants import broken
-from kasync.work import Gradient, LocalSGD
-from kasync.work.general import check as check_model
-from kasync.work.layers import Loss
+from kasync.work import Gradient, Work
+from kasync.work.loop import BUFFERS
+from kasync.work.trial import refuse_empty
+
+PRECISIONS = ("float32", "bfloat16")
 
 
 def check(
@@ -29,18 +31,28 @@ def check(
     device: str,
     evaluate_every: int,
     checkpoint_every: float,
+    buffers: str,
+    precision: str,
 ) -> None:
     """Refuse settings that are impossible, or that do not go together."""
     if not isinstance(rule, Rule):
         raise UserError(
             f"rule = {getattr(rule, '__name__', rule)!r} is not a rule: make one, as in rules.wkafl(lr=0.01)."
         )
-    if not isinstance(work, Gradient | LocalSGD):
-        raise UserError(f"work = {work!r}: use Gradient(batch_size) or LocalSGD(steps, lr, batch_size).")
+    if not isinstance(work, Work):
+        raise UserError(
+            f"work = {work!r}: use Gradient(batch_size), Local(batch_size, steps=..., lr=...) or Custom(loop, ...)."
+        )
+    if isinstance(work, Gradient) and getattr(timeline, "local_steps", None) is not None:
+        raise UserError("the timeline has local steps for each delivery, and Gradient takes none: use work=Local(...).")
     checks.count("seed", seed, least=0)
     checks.count("evaluate_every", evaluate_every)
     checks.at_least("checkpoint_every", checkpoint_every, 0.0)
-    check_model(model)
+    if buffers not in BUFFERS:
+        raise unknown("buffers", buffers, BUFFERS)
+    if precision not in PRECISIONS:
+        raise unknown("precision", precision, PRECISIONS)
+    refuse_empty(model)
     _check_device(device)
     fault = broken(timeline)
     if fault:
@@ -56,8 +68,13 @@ def check(
     empty = int((data.sizes[np.unique(timeline.clients)] == 0).sum())
     if empty:
         raise UserError(f"{empty} clients of the timeline have no sample: partition the data so that each has one.")
-    if len(data.test.labels) == 0:
+    if samples_in(data.test.inputs) == 0:
         raise UserError("the data has no test set: give at least one test sample.")
+
+
+def samples_in(inputs: Any) -> int:
+    """How many samples these columns have."""
+    return len(next(iter(inputs.values())) if isinstance(inputs, dict) else inputs)
 
 
 def _check_device(device: str) -> None:
@@ -67,30 +84,3 @@ def _check_device(device: str) -> None:
         raise UserError(f"device = {device!r} is not known: use 'cpu' or 'cuda'.") from None
     if kind == "cuda" and not torch.cuda.is_available():
         raise UserError(f"device = {device!r}: no CUDA GPU is there; use device='cpu'.")
-
-
-def check_fit(model: nn.Module, data: FederatedData, loss: Loss) -> None:
-    """Try the model and the loss on two samples: do they fit the data?"""
-    inputs = scaled(torch.from_numpy(data.test.inputs[:2].copy()), data.scale)
-    labels = torch.from_numpy(data.test.labels[:2].copy())
-    device = next(model.parameters()).device
-    try:
-        with torch.no_grad():
-            outputs = model(inputs.to(device)).cpu()
-    except (RuntimeError, ValueError, TypeError) as problem:
-        shape, reason = tuple(inputs.shape[1:]), str(problem).splitlines()[0]
-        raise UserError(
-            f"the model does not take the data's inputs of shape {shape} ({reason}): choose another."
-        ) from None
-    if data.classes and (outputs.dim() < 2 or outputs.shape[1] < data.classes):
-        raise UserError(
-            f"the model's outputs have shape {tuple(outputs.shape[1:])} for {data.classes} classes: give one for each."
-        )
-    try:
-        losses = loss(outputs, labels)
-    except (RuntimeError, ValueError, TypeError, IndexError) as problem:
-        raise UserError(f"the loss fails on two samples ({str(problem).splitlines()[0]}): check it.") from None
-    if losses.shape != labels.shape[:1]:
-        raise UserError(
-            f"the loss returns shape {tuple(losses.shape)} for two samples: return one for each (reduction='none')."
-        )

@@ -1,48 +1,137 @@
-"""How good is a model on the test set?"""
+"""How good a model is: on the test set, by metrics of the user's, and client by client."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from kasync.data.federated import scaled
+from kasync.data.federated import FederatedData, scaled
+from kasync.errors import UserError
 from kasync.work.clients import Clients
+from kasync.work.loop import Sent
+from kasync.work.objective import Inputs, columns, correct, taken
 from kasync.work.stacks import StackedChain
 
-CHUNK = {"cpu": 250, "cuda": 5000}  # samples at once
+SIZES = {"cpu": 250, "cuda": 5000}  # samples at once
 STACKED = 20_000  # samples at once for a stack of runs, all runs' together
 
 
-def evaluate(clients: Clients, params: Tensor, classes: int) -> Tensor:
-    """[2] accuracy (NaN for regression) and mean loss on the whole test set, in float64."""
-    inputs, labels = clients.data.test_inputs, clients.data.test_labels
-    size = CHUNK.get(params.device.type, 1000)
+@dataclass(frozen=True)
+class Evaluation:
+    """What one look at the model says."""
 
-    def part(start: int) -> Tensor:
+    accuracy: float  # NaN where no label is a class
+    loss: float
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class PerClient:
+    """Accuracy and loss of the model on every client's own rows: is it fair to all of them?"""
+
+    clients: NDArray[np.int64]  # [n] those that have rows
+    accuracy: NDArray[np.float64]  # [n]
+    loss: NDArray[np.float64]  # [n]
+    samples: NDArray[np.int64]  # [n]
+
+    @property
+    def mean(self) -> float:
+        """Of the clients' accuracies, each client counting the same."""
+        return float(self.accuracy.mean())
+
+    @property
+    def worst_tenth(self) -> float:
+        """Mean accuracy of the tenth of the clients that the model serves worst."""
+        return float(np.sort(self.accuracy)[: max(1, len(self.accuracy) // 10)].mean())
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the clients' accuracies."""
+        return float(self.accuracy.std())
+
+    def __repr__(self) -> str:
+        told = f"mean {self.mean:.4f}, worst tenth {self.worst_tenth:.4f}, spread {self.spread:.4f}"
+        return f"PerClient({len(self.clients)} clients: {told})"
+
+
+def evaluate(clients: Clients, sent: Sent) -> Evaluation:
+    """Accuracy, mean loss and the user's metrics on the whole test set."""
+    data, objective = clients.data, clients.objective
+    told, outputs = scored(clients, sent, data.test_inputs, data.test_labels, keep=bool(objective.metrics))
+    accuracy, loss = told.mean(0).tolist()
+    metrics = {}
+    for name, metric in objective.metrics.items():
+        batch = columns(data.test_inputs, data.test_labels)
+        wanted = data.test_labels if data.test_labels is not None else batch
+        metrics[name] = float(metric(outputs, wanted))
+    return Evaluation(accuracy, loss, metrics)
+
+
+def scored(
+    clients: Clients, sent: Sent, inputs: Inputs, labels: Tensor | None, keep: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """[N, 2] whether each sample is right (NaN for regression) and its loss; and all outputs, where they are kept."""
+    first = inputs if isinstance(inputs, Tensor) else next(iter(inputs.values()))
+    size = SIZES.get(first.device.type, 1000)
+
+    def part(start: int) -> tuple[Tensor, Tensor | None]:
+        rows = slice(start, start + size)
+        wanted = None if labels is None else labels[rows]
+        chosen = taken(inputs, rows)
         with torch.no_grad():
-            outputs = clients.model.forward(params, scaled(inputs[start : start + size], clients.scale))
-            return _scores(clients, outputs, labels[start : start + size], classes).sum(0)
+            outputs, losses = clients.losses(sent, chosen, wanted)
+            if outputs is None and (keep or clients.objective.classes):
+                outputs = clients.outputs(sent, chosen)
+            count = len(first[rows])
+            losses = losses.double().expand(count) if losses.dim() == 0 else losses.double()
+            right = losses.new_full((count,), torch.nan)
+            if outputs is not None:
+                right = correct(outputs, wanted, clients.objective.classes)
+            return torch.stack([right, losses], dim=1), outputs if keep else None
 
-    starts = range(0, len(labels), size)
-    parts = clients.pool.map(part, starts) if clients.pool is not None else map(part, starts)
-    return torch.stack(list(parts)).sum(0) / len(labels)
+    parts = clients.side_by_side(part, range(0, len(first), size))
+    outputs = torch.cat([kept for _, kept in parts]) if keep else None  # type: ignore[misc]
+    return torch.cat([told for told, _ in parts]), outputs
 
 
-def evaluate_stack(machine: StackedChain, clients: Clients, params: Tensor, classes: int) -> Tensor:
-    """[R, 2] the same for R sets of parameters [R, D] on one test set, which is read once for all of them."""
+def evaluate_stack(machine: StackedChain, clients: Clients, params: Tensor) -> Tensor:
+    """[R, 2] accuracy and loss for R sets of parameters [R, D] on one test set, which is read once for all of them."""
     inputs, labels = clients.data.test_inputs, clients.data.test_labels
-    runs = len(params)
+    assert isinstance(inputs, Tensor)
+    runs, objective = len(params), clients.objective
     size = max(1, STACKED // runs)
     total = torch.zeros(runs, 2, dtype=torch.float64, device=params.device)
     for start in range(0, len(labels), size):
-        wanted = labels[start : start + size].repeat(runs)
-        outputs = machine.outputs(params, scaled(inputs[start : start + size], clients.scale))
-        total += _scores(clients, outputs, wanted, classes).view(runs, -1, 2).sum(1)
+        wanted = labels[start : start + size].repeat(runs, *[1] * (labels.dim() - 1))
+        outputs = machine.outputs(params, scaled(inputs[start : start + size], objective.scale))
+        losses = objective.loss(outputs, wanted).double()
+        right = correct(outputs, wanted, objective.classes)
+        total += torch.stack([right, losses], dim=1).view(runs, -1, 2).sum(1)
     return total / len(labels)
 
 
-def _scores(clients: Clients, outputs: Tensor, wanted: Tensor, classes: int) -> Tensor:
-    """[N, 2] whether each output is right (NaN for regression), and its loss."""
-    losses = clients.loss(outputs, wanted).double()
-    right = (outputs.argmax(1) == wanted).double() if classes else torch.full_like(losses, torch.nan)
-    return torch.stack([right, losses], dim=1)
+def per_client(clients: Clients, sent: Sent, data: FederatedData, rows: str, chosen: Sequence[int] | None) -> PerClient:
+    """Evaluate on every client's own rows of the training set: those held out for it, or those it trains on."""
+    if rows not in ("held-out", "train"):
+        raise UserError(f"rows = {rows!r}: use 'held-out' (rows of a client's own that it never trains on) or 'train'.")
+    held = getattr(data, "client_test", None)
+    if rows == "held-out" and held is None:
+        raise UserError(
+            "the data hold out no rows of the clients' own: call data.held_out(0.1) before, or rows='train'."
+        )
+    indices, offsets = (data.indices, data.offsets) if rows == "train" else held  # type: ignore[misc]
+    sizes = np.diff(offsets)
+    numbers = np.flatnonzero(sizes) if chosen is None else np.array([c for c in chosen if sizes[c]], dtype=np.int64)
+    wanted = np.concatenate([indices[offsets[c] : offsets[c + 1]] for c in numbers] or [np.empty(0, np.int64)])
+    inputs, labels = clients.data.inputs, clients.data.labels
+    places = torch.from_numpy(wanted.astype(np.int64)).to(sent.params.device)
+    told, _ = scored(clients, sent, taken(inputs, places), None if labels is None else labels[places])
+    bounds = np.concatenate([[0], np.cumsum(sizes[numbers])])
+    means = np.stack([told.cpu().numpy()[a:b].mean(0) for a, b in pairwise(bounds)])
+    return PerClient(numbers, means[:, 0], means[:, 1], sizes[numbers])

@@ -1,4 +1,4 @@
-"""How does one whole step become a single launch on a GPU? Captured once in a CUDA graph and replayed.
+"""One whole step as a single launch on a GPU: captured once in a CUDA graph and replayed.
 
 Gather the batches, compute the gradients, let them wait, take the delivered ones, apply the rule, log: some two hundred
 small kernels. The graph reads the inputs of a chunk of steps from fixed buffers, with a step counter on the device.
@@ -10,7 +10,7 @@ second graph makes them side by side. The host, which knows the timeline, choose
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -21,12 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kasync.arrivals import Arrivals
-from kasync.core import Rule
 from kasync.faults.deliveries import damaged
-from kasync.simulator.inputs import Deliveries, Inputs, Workload
-from kasync.simulator.plan import Plan
+from kasync.simulator.inputs import Deliveries, Workload
 from kasync.simulator.run import CHUNK, Run, columns, logged
-from kasync.work.clients import Clients
 
 WARM_UP = 3  # steps made one kernel at a time, so that libraries are loaded and all memory exists
 CAPTURING = threading.Lock()  # several runs may share a GPU from several threads, but capture one after the other
@@ -74,8 +71,8 @@ class CapturedRun(Run):
     prepared: Prepared | None = None
 
     @classmethod
-    def begin(cls, plan: Plan, inputs: Inputs, clients: Clients, rule: Rule, params: Tensor) -> Run:
-        run = super().begin(plan, inputs, clients, rule, params)
+    def begin(cls, *given: Any, **named: Any) -> Run:
+        run = super().begin(*given, **named)
         torch.backends.cudnn.allow_tf32 = False  # convolutions in full float32, as on a CPU
         torch.cuda.current_stream().synchronize()
         return run
@@ -83,17 +80,18 @@ class CapturedRun(Run):
     def context(self) -> Any:
         return torch.cuda.stream(self.stream)
 
-    @torch.no_grad()
-    def steps(self, start: int, stop: int) -> dict[str, NDArray]:
+    def steps(self, start: int, stop: int) -> Iterator[dict[str, NDArray]]:
+        """The first steps one by one, the others together: the device is not asked before a chunk is over."""
         plain = min(stop, start + max(0, WARM_UP - self.warm))
-        pieces = []
         if plain > start:
-            with CAPTURING:
-                pieces.append(super().steps(start, plain))
+            with CAPTURING, torch.no_grad():
+                pieces = list(super().steps(start, plain))
             self.warm += plain - start
+            yield from pieces
         if stop > plain:
-            pieces.append(self._replayed(plain, stop))
-        return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+            with self.context(), torch.no_grad():
+                rows = self._replayed(plain, stop)
+            yield rows
 
     def _replayed(self, start: int, stop: int) -> dict[str, NDArray]:
         ready = self.prepared
@@ -229,6 +227,6 @@ def arrays_of(told: Deliveries, works: list[Workload]) -> dict[str, NDArray]:
         "staleness": told.staleness,
         "batch_sizes": told.batch_sizes,
         "work_slots": np.stack([work.slots for work in works]),
-        "samples": np.stack([work.samples for work in works]),
-        "sample_weights": np.stack([work.weights for work in works]),
+        "samples": np.stack([work.batches[0] for work in works]),
+        "sample_weights": np.stack([work.batches[1] for work in works]),
     }

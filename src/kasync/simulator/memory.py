@@ -1,12 +1,17 @@
-"""How much memory will a run need, and does it fit?"""
+"""How much memory a run will need, where it is held, and whether it fits: known before the start."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
+from kasync import kernel
 from kasync.core import Rule
 from kasync.data.federated import FederatedData
 from kasync.errors import UserError, unknown
@@ -14,11 +19,13 @@ from kasync.simulator.plan import Plan
 from kasync.simulator.run import BLOCK
 
 HOLDS = ("auto", "gradients", "versions")
+SHARE = 0.9  # of what is available that a run may take
+VECTORS = 12  # long vectors that a step has under way: parameters, direction, what a rule and its optimiser remember
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What a run holds, in bytes, and which way of holding staleness was chosen."""
+    """What a run holds, in bytes, which way of holding staleness was chosen, and where."""
 
     hold: str
     held: int  # gradients that wait, or model versions
@@ -27,11 +34,14 @@ class Memory:
     working: int  # one step's rows
     available: int
     capacity: int  # of the device, whoever uses it
+    piece: int = 0  # what one piece of work needs beside its row, as measured
+    workers: int = 1  # pieces of work at the same time
+    place: str = "device"  # where rows and versions are held: device, host or disk
 
     @property
     def own(self) -> int:
-        """What each of several runs on the same data needs."""
-        return self.held + self.tables + self.working
+        """What each of several runs on the same data needs on the device."""
+        return (self.held if self.place == "device" else 0) + self.tables + self.working + self.piece * self.workers
 
     @property
     def total(self) -> int:
@@ -39,8 +49,11 @@ class Memory:
 
     def __str__(self) -> str:
         what = "waiting gradients" if self.hold == "gradients" else "model versions"
-        parts = f"{size(self.held)} {what}, {size(self.tables)} rule's tables, {size(self.data)} data"
-        return f"memory: {size(self.total)} ({parts}) of {size(self.available)} available"
+        where = "" if self.place == "device" else f" ({self.place})"
+        parts = [f"{size(self.held)} {what}{where}", f"{size(self.tables)} rule's tables", f"{size(self.data)} data"]
+        if self.piece:
+            parts.append(f"{size(self.piece)} for each of {self.workers} pieces of work")
+        return f"memory: {size(self.total)} ({', '.join(parts)}) of {size(self.available)} available"
 
 
 def size(count: int) -> str:
@@ -51,15 +64,36 @@ def size(count: int) -> str:
 def available(device: str) -> int:
     """Bytes that can still be taken on the device."""
     if torch.device(device).type == "cuda":
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(
-            device
-        )  # free again, but not given back
-        return torch.cuda.mem_get_info(device)[0] + kept
+        reserved, taken = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + reserved - taken  # kept by PyTorch, but free again
     try:
         with open("/proc/meminfo") as lines:
-            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+            free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration):
-        return capacity(device)
+        free = capacity(device)
+    return max(0, min([free, *_limits()]))
+
+
+def _limits() -> Iterator[int]:
+    """What a container and this process's own limits leave."""
+    for folder, highest, used in (
+        ("/sys/fs/cgroup", "memory.max", "memory.current"),
+        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
+        try:
+            yield int(Path(folder, highest).read_text()) - int(Path(folder, used).read_text())
+        except (OSError, ValueError):  # no such group, or "max"
+            continue
+    try:
+        import resource
+
+        status = Path("/proc/self/status").read_text().splitlines()
+    except (ImportError, OSError):
+        return
+    for limit, field in ((resource.RLIMIT_AS, "VmSize:"), (resource.RLIMIT_DATA, "VmData:")):
+        most = resource.getrlimit(limit)[0]
+        if most != resource.RLIM_INFINITY:
+            yield most - next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
 
 
 def capacity(device: str) -> int:
@@ -69,30 +103,81 @@ def capacity(device: str) -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def choose(plan: Plan, rule: Rule, data: FederatedData, length: int, hold: str, device: str) -> Memory:
-    """The way of holding staleness that was asked for, or the faster one that fits; refuse what does not fit."""
+def spilling() -> Path:
+    """The folder in which rows are held where memory is short."""
+    return Path(tempfile.gettempdir())
+
+
+def places(device: str) -> dict[str, int]:
+    """Where rows can be held, nearest first, and the bytes that are free there."""
+    room = {"device": available(device)}
+    if torch.device(device).type == "cuda":
+        room["host"] = available("cpu")
+    return room | {"disk": free_on_disk()}
+
+
+def free_on_disk() -> int:
+    """Bytes that rows may take in a file."""
+    return shutil.disk_usage(spilling()).free
+
+
+def choose(
+    plan: Plan,
+    rule: Rule,
+    data: FederatedData,
+    length: int,
+    hold: str,
+    device: str,
+    piece: int = 0,
+    workers: int = 1,
+    backend: str = "loop",
+) -> Memory:
+    """The way and place of holding staleness asked for, or the fastest that fits; refuse what does not fit."""
     if hold not in HOLDS:
         raise unknown("hold", hold, HOLDS)
     if rule.needs_starts and hold == "gradients":
         raise UserError(f"hold = 'gradients' keeps no model versions, which {rule.name} needs: use hold='versions'.")
-    k = plan.timeline.k
-    row = 4 * length
+    k, row = plan.timeline.k, 4 * length
     counts = {"gradients": plan.rows + 1, "versions": plan.versions + 1}
+    room, total = places(device), capacity(device)
+    inputs = sum(_bytes(samples) for samples in (data.train, data.test)) + 8 * len(data.indices)
 
-    room = (available(device), capacity(device))
-
-    def need(kind: str) -> Memory:
-        inputs = data.train.inputs.nbytes + data.test.inputs.nbytes + 8 * len(data.indices)
-        first = min(BLOCK, int(plan.bounds[1])) if kind == "gradients" else 0  # all begin on version 0
-        working = (6 * k + 16 + first) * row
-        return Memory(kind, counts[kind] * row, rule.table_rows * row, inputs, working, *room)
+    def need(kind: str, place: str) -> Memory:
+        held = counts[kind] * row
+        working = _rows_under_way(plan, rule, kind, device, backend, k) * row
+        fixed = (kind, held, rule.table_rows * row, inputs, working, room["device"], total)
+        one = Memory(*fixed, piece, 1, place)
+        spare = SHARE * one.available - one.total + piece
+        fitting = max(1, min(workers, int(spare // piece))) if piece else workers
+        return Memory(*fixed, piece, fitting, place)
 
     kinds = ["versions"] if rule.needs_starts else ["gradients", "versions"] if hold == "auto" else [hold]
-    options = [need(kind) for kind in kinds]
+    options = [need(kind, "device") for kind in kinds]
+    smallest_first = sorted(kinds, key=lambda kind: counts[kind])
+    options += [need(kind, place) for place in room if place != "device" for kind in smallest_first]
     for option in options:
-        if option.total <= 0.9 * option.available:
+        elsewhere = option.place == "device" or option.held <= SHARE * room[option.place]
+        if option.total <= SHARE * option.available and elsewhere:
             return option
-    told = "; ".join(str(option) for option in options)
+    told = "; ".join(str(option) for option in options[: len(kinds)])
     raise UserError(
         f"this run does not fit on {device}: {told}. Use fewer clients or steps, a larger k, or a smaller model."
     )
+
+
+def _bytes(samples: object) -> int:
+    """What the columns of some samples take."""
+    inputs = getattr(samples, "inputs")  # noqa: B009
+    columns = list(inputs.values()) if isinstance(inputs, dict) else [inputs]
+    return sum(column.nbytes for column in columns)
+
+
+def _rows_under_way(plan: Plan, rule: Rule, kind: str, device: str, backend: str, k: int) -> int:
+    """Long rows of one step beside those that are held."""
+    if torch.device(device).type == "cuda":
+        first = min(BLOCK, int(plan.bounds[1])) if kind == "gradients" and backend != "loop" else 0
+        return 6 * k + 16 + first  # all begin on version 0
+    copied = 2 * k if rule.table_rows or not kernel.available() else 0
+    delivered = 2 * k if kind == "versions" else 0
+    several = min(BLOCK, int(plan.bounds[1])) if backend == "vmap" else 0
+    return VECTORS + copied + delivered + several

@@ -1,4 +1,4 @@
-"""Which gradients are computed on which version, and what must be held until they are delivered?
+"""Which gradients are computed on which version, and what is held until they are delivered.
 
 The clock never looks at a gradient, so all of this is known before the first step.
 """
@@ -82,17 +82,32 @@ class Plan:
         return first // self.timeline.k
 
     @cached_property
-    def client_slots(self) -> NDArray[np.int64]:
-        """[population] the row a client's gradient waits in; -1 for clients that never deliver."""
-        slots = np.full(self.timeline.population, -1, dtype=np.int64)
-        present = np.unique(self.timeline.clients)
-        slots[present] = np.arange(len(present))
-        return slots
+    def slots(self) -> NDArray[np.int64]:
+        """[steps, k] the row that a delivery waits in: one for each client, or shared in turn where few are at work."""
+        clients, steps = self.timeline.clients, self.timeline.steps
+        present = np.unique(clients)
+        begun = np.bincount(self.computed_on.ravel(), minlength=steps)
+        waiting = np.cumsum(begun) - np.arange(steps) * self.timeline.k  # at the most, within each step
+        if self.timeline.copies is not None or 1.2 * waiting.max(initial=0) >= len(present):
+            return np.searchsorted(present, clients)
+        slots = np.full(clients.size, -1, dtype=np.int64)
+        free: list[int] = []
+        used = 0
+        for step in range(steps):
+            chosen = self.order[self.bounds[step] : self.bounds[step + 1]]
+            missing = len(chosen) - len(free)
+            if missing > 0:
+                free.extend(range(used, used + missing))
+                used += missing
+            slots[chosen] = free[len(free) - len(chosen) :]
+            del free[len(free) - len(chosen) :]
+            free.extend(slots[step * self.timeline.k : (step + 1) * self.timeline.k].tolist())
+        return slots.reshape(clients.shape)
 
-    @property
+    @cached_property
     def rows(self) -> int:
-        """Gradients that wait at the same time, one for each client that ever delivers."""
-        return int((self.client_slots >= 0).sum())
+        """Rows that deliveries wait in."""
+        return int(self.slots.max(initial=-1)) + 1
 
     @cached_property
     def version_slots(self) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""How far is the run? One line that rewrites itself."""
+"""The progress of one run: a line that rewrites itself, on a terminal or below a cell of a notebook."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import sys
 import time
 from typing import TextIO
 
+from kasync import notebook
 from kasync.simulator.records import Record
 
 
 class Progress:
-    """Step, accuracy, staleness, client updates per second and time left, on a terminal; silent elsewhere."""
+    """Step, accuracy, staleness, client updates per second and time left, where somebody looks; silent elsewhere."""
 
     def __init__(self, steps: int, k: int, opening: str, stream: TextIO | None = None) -> None:
         self.steps, self.k = steps, k
@@ -18,7 +19,8 @@ class Progress:
         self.shown = self.began = time.monotonic()
         self.first: int | None = None
         self.accuracy = "-"
-        if self.stream.isatty():
+        self.watched = self.stream.isatty() or notebook.running()
+        if self.watched:
             print(opening, file=self.stream)
 
     def show(self, record: Record) -> None:
@@ -27,7 +29,7 @@ class Progress:
         self.accuracy = f"{record.accuracy:.4f}" if record.accuracy is not None else self.accuracy
         now = time.monotonic()
         last = record.step == self.steps
-        if not self.stream.isatty() or (now - self.shown < 0.1 and not last):
+        if not self.watched or (now - self.shown < 0.1 and not last):
             return
         self.shown = now
         pace = (record.step - self.first) / max(now - self.began, 1e-9)

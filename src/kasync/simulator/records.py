@@ -1,9 +1,9 @@
-"""What does a run tell about each step, and how is it remembered?"""
+"""What a run records of each step, and how it is kept."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from kasync.timelines import Timeline
 
 FIELDS = ("loss", "lr", "stage", "dropped", "skipped", "evaluated", "accuracy", "test_loss")  # [steps]
 WIDE = ("weights", "similarities")  # [steps, k] each
+METRIC = "metric."  # before the name of a metric of the user's
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +35,7 @@ class Record:
     similarities: NDArray[np.float32] | None  # [k] where the rule has them
     accuracy: float | None  # on the test set
     test_loss: float | None
+    metrics: Mapping[str, float] = field(default_factory=dict)  # the user's, where the model was evaluated
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +45,9 @@ class History:
     columns: dict[str, NDArray]  # name -> [steps] or [steps, k]
 
     @classmethod
-    def empty(cls, steps: int, k: int) -> History:
-        narrow = {name: np.full(steps, np.nan) for name in FIELDS}
+    def empty(cls, steps: int, k: int, metrics: Sequence[str] = ()) -> History:
+        names = (*FIELDS, *(METRIC + name for name in metrics))
+        narrow = {name: np.full(steps, np.nan) for name in names}
         return cls(narrow | {name: np.full((steps, k), np.nan, dtype=np.float32) for name in WIDE})
 
     def put(self, start: int, values: dict[str, NDArray]) -> None:
@@ -55,6 +58,7 @@ class History:
     def records(self, start: int, stop: int, timeline: Timeline, staleness: NDArray) -> Iterator[Record]:
         """The records of the steps start..stop-1."""
         get = self.columns
+        own = [name for name in get if name.startswith(METRIC)]
         for s in range(start, stop):
             accuracy, test_loss, evaluated = get["accuracy"][s], get["test_loss"][s], get["evaluated"][s] == 1
             similar = get["similarities"][s]
@@ -72,4 +76,5 @@ class History:
                 similarities=None if np.isnan(similar).all() else similar,
                 accuracy=None if np.isnan(accuracy) else float(accuracy),
                 test_loss=float(test_loss) if evaluated else None,
+                metrics={n.removeprefix(METRIC): float(get[n][s]) for n in own} if evaluated else {},
             )

@@ -1,8 +1,9 @@
-"""How is a timeline replayed through work and rule, exactly, one step after the other?"""
+"""Replays a timeline through work and rule, one exact step after the other."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,17 +22,19 @@ from kasync.simulator.inputs import Inputs, Workload
 from kasync.simulator.plan import Plan
 from kasync.span import matrix
 from kasync.work.clients import Clients, one_thread_each
+from kasync.work.loop import Brought, Sent
 
 CHUNK = 100  # steps prepared at once
-SOON = 2  # steps within which work that is given out now is needed now
+SOON = 2  # work needed within this many steps is urgent
 BLOCK = 100  # clients whose gradients are computed at once
 LINE = 16  # floats that a CPU reads at once, where they begin at a multiple of it
 NARROW = ("loss", "lr", "stage", "dropped", "skipped")  # one number a step
 WIDE = ("weights", "similarities")  # k numbers a step
-NOTES = NARROW + WIDE
+
+Named = Mapping[str, Tensor]
 
 
-class Told(NamedTuple):
+class Inbox(NamedTuple):
     """What the server is told in one step."""
 
     urgent: bool  # whether the work on the version before it is needed very soon
@@ -40,6 +43,55 @@ class Told(NamedTuple):
     staleness: Tensor  # [K] float64
     batch_sizes: Tensor  # [K] float64
     clients: Tensor  # [K]
+
+
+@dataclass(eq=False)
+class Carried:
+    """What travels beside the parameters: buffers by value, what the work sends and delivers, what clients keep."""
+
+    statistics: dict[str, Tensor] = field(default_factory=dict)  # the server's now
+    extras: dict[str, Tensor] = field(default_factory=dict)  # what the server sends now
+    versions: dict[int, tuple[dict[str, Tensor], dict[str, Tensor]]] = field(default_factory=dict)  # slot -> both then
+    waiting: dict[int, Brought] = field(default_factory=dict)  # slot -> what waits there beside the row
+    clients: dict[int, dict[str, Tensor]] = field(default_factory=dict)  # client -> what it keeps
+
+    @property
+    def now(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        return self.statistics, self.extras
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All of it by name, for a checkpoint."""
+        named = _prefixed("statistics", self.statistics) | _prefixed("extras", self.extras)
+        for slot, (statistics, extras) in self.versions.items():
+            named |= _prefixed(f"version.{slot}.statistics", statistics) | _prefixed(f"version.{slot}.extras", extras)
+        for slot, brought in self.waiting.items():
+            named |= _prefixed(f"waiting.{slot}.statistics", brought.statistics)
+            named |= _prefixed(f"waiting.{slot}.extras", brought.extras)
+        for client, state in self.clients.items():
+            named |= _prefixed(f"client.{client}", state)
+        return named
+
+    def restore(self, tensors: Named, device: torch.device) -> None:
+        """What `tensors` gave."""
+        self.versions, self.waiting, self.clients = {}, {}, {}
+        nothing = torch.zeros((), device=device)
+        for name, held in tensors.items():
+            value = held.to(device, copy=True)
+            kind, _, rest = name.partition(".")
+            if kind in ("statistics", "extras"):
+                getattr(self, kind)[rest] = value
+                continue
+            number, _, rest = rest.partition(".")
+            if kind == "client":
+                self.clients.setdefault(int(number), {})[rest] = value
+                continue
+            which, _, rest = rest.partition(".")
+            if kind == "version":
+                both = self.versions.setdefault(int(number), ({}, {}))
+                both[which == "extras"][rest] = value
+            else:
+                brought = self.waiting.setdefault(int(number), Brought(nothing, {}, {}, {}))
+                getattr(brought, which)[rest] = value
 
 
 @dataclass(eq=False)
@@ -54,20 +106,35 @@ class Run:
     store: Tensor  # [rows + 1, D] gradients that wait, or [versions + 1, D]; the last row takes what nobody reads
     losses: Tensor  # [rows + 1] of the gradients that wait
     ahead: Ahead
+    carried: Carried
     delivered: Tensor | None = None  # [K, D] where the rows of a step are gathered
 
     @classmethod
-    def begin(cls, plan: Plan, inputs: Inputs, clients: Clients, rule: Rule, params: Tensor) -> Run:
+    def begin(
+        cls,
+        plan: Plan,
+        inputs: Inputs,
+        clients: Clients,
+        rule: Rule,
+        params: Tensor,
+        store: Tensor | None = None,
+        carried: Carried | None = None,
+    ) -> Run:
         rows = (plan.rows if inputs.early else plan.versions) + 1
-        width = -(-len(params) // LINE) * LINE if params.is_cpu else len(params)
-        store = torch.empty(rows, width, device=params.device)[:, : len(params)]
+        store = new_store(rows, params) if store is None else store
         server = rule.prepared(ServerState.initial(params))
         ahead = Ahead.beside(clients.threads)
-        return cls(plan, inputs, clients, rule, server, store, torch.zeros(rows, device=params.device), ahead)
+        losses = torch.zeros(rows, device=params.device)
+        return cls(plan, inputs, clients, rule, server, store, losses, ahead, carried or Carried())
 
     @property
     def device(self) -> torch.device:
-        return self.store.device
+        return self.server.params.device
+
+    @property
+    def _in_place(self) -> bool:
+        """Whether a rule can read the rows where they wait."""
+        return self.store.is_cpu and self.server.params.is_cpu
 
     def context(self) -> Any:
         """Where this run's operations go; entered around everything it does."""
@@ -76,91 +143,183 @@ class Run:
     def tensor(self, array: NDArray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, non_blocking=True)
 
-    def steps(self, start: int, stop: int) -> dict[str, NDArray]:
-        """Make the steps start..stop-1 and return what is to be recorded of them."""
+    def steps(self, start: int, stop: int) -> Iterator[dict[str, NDArray]]:
+        """Make the steps start..stop-1; after each of them yield what is to be recorded of it, [1] or [1, K] each."""
         told = self.inputs.deliveries(start, stop)
         works, tensors = self.inputs.work(start, stop), (told.slots, told.staleness, told.batch_sizes, told.clients)
         urgent = self.plan.soonest(start, stop) < np.arange(start, stop) + SOON
-        each = map(Told, urgent.tolist(), told.slots.tolist(), *(self.tensor(values).unbind() for values in tensors))
-        notes = [
-            noted(self._step(start + offset, offset, work, now, told.damage))
-            for offset, (work, now) in enumerate(zip(works, each, strict=True))
-        ]
-        self.ahead.finish()
-        table = zip(NOTES, zip(*notes, strict=True), strict=True)
-        return {name: torch.stack(values).double().cpu().numpy() for name, values in table}
+        each = map(Inbox, urgent.tolist(), told.slots.tolist(), *(self.tensor(values).unbind() for values in tensors))
+        for offset, (work, now) in enumerate(zip(works, each, strict=True)):
+            with self.context():
+                step = self._step(start + offset, offset, work, now, told.damage)
+                if start + offset + 1 == stop or self.clients.draws:
+                    self.ahead.finish()  # who draws uses PyTorch's generator, which outside is the user's
+            yield columns(logged(step)[None])
 
-    def _step(self, number: int, offset: int, work: Workload, told: Told, damage: Damage | None) -> Step:
+    def _step(self, number: int, offset: int, work: Workload, told: Inbox, damage: Damage | None) -> Step:
         rows: Block  # [K, D]
+        brought: list[Brought] = []
+        starts = None
         if self.inputs.early:
             self.work(work, urgent=told.urgent)
             self.ahead.need(told.places)
-            losses, starts = self.losses.index_select(0, told.slots), None
-            rows = Rows(self.store, told.places)
+            losses = self.losses.index_select(0, told.slots)
+            rows = Rows(self.store, told.places) if self._in_place else self._taken(told.slots)
+            brought = [self.carried.waiting[slot] for slot in told.places] if self.carried.waiting else []
         else:
-            slot = int(self.plan.version_slots[number])
-            if slot >= 0:
-                self.store[slot] = self.server.params
+            self._keep_version(number)
             starts = self._taken(told.slots)  # [K, D]
             rows = torch.empty_like(starts)
-            losses = self.clients.compute(starts, self.tensor(work.samples), self.tensor(work.weights), rows)
+            if self.clients.backend == "loop":
+                brought = self._visit_all(work, told, starts, rows)
+                losses = torch.stack([each.loss for each in brought])
+            else:
+                samples, weights = work.batches
+                losses = self.clients.compute(starts, self.tensor(samples), self.tensor(weights), rows)
         if damage is not None:
             rows = damage.done_to(matrix(rows), offset)
         starts = starts if self.rule.needs_starts else None
-        arrivals = Arrivals(rows, told.staleness, losses, told.batch_sizes, told.clients, starts)
+        step = self.apply(rows, told.staleness, losses, told.batch_sizes, told.clients, starts)
+        self._merge(brought, step)
+        return step
+
+    def apply(
+        self, rows: Block, staleness: Tensor, losses: Tensor, sizes: Tensor, clients: Tensor, starts: Tensor | None
+    ) -> Step:
+        """The rule's part of a step: the one place where deliveries become the next version."""
+        arrivals = Arrivals(rows, staleness, losses, sizes, clients, starts)
         self.server, step = self.rule.advance(self.server, arrivals)
         return step
 
+    def _merge(self, brought: list[Brought], step: Step) -> None:
+        """Average the buffers of the usable deliveries, and let the work make of their extras what it sends next."""
+        if not brought or not (brought[0].statistics or brought[0].extras):
+            return
+        used = [each for each, sound in zip(brought, step.usable.tolist(), strict=True) if sound]
+        if not used:
+            return
+        self.carried.statistics = {
+            name: _mean([each.statistics[name] for each in used]) for name in used[0].statistics
+        } or self.carried.statistics
+        if used[0].extras:
+            extras = {name: torch.stack([each.extras[name] for each in used]) for name in used[0].extras}
+            merged = self.clients.work.merge(self.carried.extras, extras)
+            self.carried.extras = {name: value.detach() for name, value in merged.items()}
+
+    def _keep_version(self, number: int) -> None:
+        slot = int(self.plan.version_slots[number])
+        if slot >= 0:
+            self.store[slot] = self.server.params.to(self.store.device)
+            if any(self.carried.now):
+                self.carried.versions[slot] = self.carried.now
+
     def work(self, work: Workload, block: int = BLOCK, urgent: bool = True) -> None:
         """Have gradients computed on the current model and let them wait; what is urgent, by all threads at once."""
+        sent = Sent(self.server.params, *self.carried.now)
         for start in range(0, len(work), block):
             for group in self.clients.groups(min(block, len(work) - start), urgent):
                 part = work[start + group.start : start + group.stop]
-                self.ahead.give(part.slots.tolist(), partial(self._compute, self.server.params, part))
+                self.ahead.give(part.slots.tolist(), partial(self._compute, sent, part))
 
-    def _compute(self, params: Tensor, work: Workload) -> None:
+    def _compute(self, sent: Sent, work: Workload) -> None:
         """Compute the gradients of a group of clients; any thread may do it, each slot belongs to one of them."""
+        if self.clients.backend == "loop":
+            for delivery, slot in zip(work.deliveries.tolist(), work.slots.tolist(), strict=True):
+                brought = self._visit(sent, delivery, self.store[slot])
+                self.losses[slot] = brought.loss
+                if brought.statistics or brought.extras:
+                    self.carried.waiting[slot] = brought
+            return
         slots = self.tensor(work.slots)
-        samples, weights = self.tensor(work.samples), self.tensor(work.weights)
-        self.losses.index_copy_(0, slots, self.clients.bring(params, samples, weights, self.store, slots))
+        drawn, shares = work.batches
+        samples, weights = self.tensor(drawn), self.tensor(shares)
+        self.losses.index_copy_(0, slots, self.clients.bring(sent.params, samples, weights, self.store, slots))
+
+    def _visit(self, sent: Sent, delivery: int, row: Tensor) -> Brought:
+        """One piece of work by the loop, into row [D] wherever that lies; what the client keeps is kept."""
+        client, visit, before, steps = self.inputs.piece(delivery)
+        here = row if row.device == self.device else torch.empty(len(row), device=self.device)
+        state = self.carried.clients.get(client, {})
+        brought = self.clients.visit(sent, client, visit, before, steps, state, here)
+        if here is not row:
+            row.copy_(here)
+        if brought.state:
+            self.carried.clients[client] = brought.state
+        return brought
+
+    def _visit_all(self, work: Workload, told: Inbox, starts: Tensor, rows: Tensor) -> list[Brought]:
+        """The K pieces of work of a step, computed at delivery from the versions that were kept."""
+
+        def one(place: int) -> Brought:
+            beside = self.carried.versions.get(told.places[place], ({}, {}))
+            return self._visit(Sent(starts[place], *beside), int(work.deliveries[place]), rows[place])
+
+        return self.clients.side_by_side(one, range(len(work)))
 
     def _taken(self, slots: Tensor) -> Tensor:
         """[K, D] these rows of the store, in a place that the next step uses again."""
+        if self.store.device != self.device:
+            return self.store.index_select(0, slots.to(self.store.device)).to(self.device)
         if self.delivered is None:
             self.delivered = self.store.new_empty(len(slots), self.store.shape[1])
         return self.clients.gather(self.store, slots, self.delivered)
 
+    @property
+    def sent(self) -> Sent:
+        """The model as it is sent now."""
+        return Sent(self.server.params, *self.carried.now)
+
     def tensors(self, with_store: bool = True) -> dict[str, Tensor]:
         """Everything that changes from step to step: what a checkpoint holds."""
         state = {f"server.{name}": value for name, value in self.server.state_dict().items()}
+        state |= _prefixed("carried", self.carried.tensors())
         return state | ({"store": self.store, "losses": self.losses} if with_store else {})
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Continue from what `tensors` gave."""
-        ours = {n: t for n, t in tensors.items() if n.startswith("server.")}
-        state = {n: t.to(self.device, copy=True) for n, t in ours.items()}  # else they would change with the file
-        self.server = ServerState.from_state_dict({n.removeprefix("server."): t for n, t in state.items()})
+        state = {n: t.to(self.device, copy=True) for n, t in _under("server", tensors).items()}
+        self.server = ServerState.from_state_dict(state)  # copies, else they would change with the file
+        self.carried.restore(_under("carried", tensors), self.device)
         if "store" in tensors:
             self.store.copy_(tensors["store"])
             self.losses.copy_(tensors["losses"])
 
 
-def noted(step: Step) -> tuple[Tensor, ...]:
-    """What is recorded of a step, in the order of NARROW, [] each, and WIDE, [K] each."""
-    nothing = filled(torch.nan, step.k, torch.float64, step.weights.device)
-    loss = nothing[0] if step.losses is None else step.mean_loss
-    similarities = nothing if step.similarities is None else step.similarities
-    return loss, step.lr, step.stage, step.dropped, step.skipped, step.weights, similarities
+def new_store(rows: int, params: Tensor, device: str | torch.device | None = None, file: str | None = None) -> Tensor:
+    """[rows, D] for rows that wait, on the device, at the host or, where neither has room, in a file."""
+    length = len(params)
+    place = torch.device(device) if device is not None else params.device
+    width = -(-length // LINE) * LINE if place.type == "cpu" else length
+    if file is not None:
+        return torch.from_file(file, shared=True, size=rows * width, dtype=torch.float32).view(rows, width)[:, :length]
+    return torch.empty(rows, width, device=place)[:, :length]
+
+
+def _prefixed(prefix: str, named: Named) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}": value for name, value in named.items()}
+
+
+def _under(prefix: str, named: Named) -> dict[str, Tensor]:
+    return {n.removeprefix(f"{prefix}."): value for n, value in named.items() if n.startswith(f"{prefix}.")}
+
+
+def _mean(values: list[Tensor]) -> Tensor:
+    """By value; counters are rounded."""
+    mean = torch.stack([value.double() for value in values]).mean(0)
+    return mean.to(values[0].dtype) if values[0].is_floating_point() else mean.round().to(values[0].dtype)
 
 
 def logged(step: Step) -> Tensor:
-    """[5 + 2 K] float64: the same in one tensor, for a device that is not asked before the chunk is over."""
-    *narrow, weights, similarities = noted(step)
-    return torch.cat([torch.stack([value.double() for value in narrow]), weights, similarities])
+    """[5 + 2 K] float64: what is recorded of a step, in the order of NARROW and WIDE."""
+    nothing = filled(torch.nan, step.k, torch.float64, step.weights.device)
+    loss = nothing[0] if step.losses is None else step.mean_loss
+    similarities = nothing if step.similarities is None else step.similarities
+    narrow = (loss, step.lr, step.stage, step.dropped, step.skipped)
+    return torch.cat([torch.stack([value.double() for value in narrow]), step.weights, similarities])
 
 
 def columns(rows: Tensor) -> dict[str, NDArray]:
     """The logged rows [steps, 5 + 2 K] by name."""
     table = rows.cpu().numpy()
     narrow, wide = table[:, : len(NARROW)], np.split(table[:, len(NARROW) :], len(WIDE), axis=1)
-    return dict(zip(NARROW, narrow.T, strict=True)) | dict(zip(WIDE, wide, strict=True))
+    return dict(zip((*NARROW, *WIDE), (*narrow.T, *wide), strict=True))

@@ -1,19 +1,20 @@
-"""What would asynchronous training do? Replay a timeline through work and rule and see."""
+"""Runs asynchronous training in simulation: replays a timeline through work and rule and records what happens."""
 
 from __future__ import annotations
 
-import hashlib
-import re
+import copy
+import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from kasync import fingerprint
 from kasync.checkpoint import Checkpoint, identity_of
 from kasync.core import Rule
 from kasync.data.federated import FederatedData
@@ -23,19 +24,23 @@ from kasync.faults.kinds import listed
 from kasync.faults.spoilers import Spoilers
 from kasync.optimizers import PREFIX
 from kasync.simulator import border
-from kasync.simulator.evaluate import evaluate
+from kasync.simulator.evaluate import Evaluation, PerClient, evaluate, per_client
 from kasync.simulator.graph import CapturedRun
 from kasync.simulator.inputs import Inputs
-from kasync.simulator.memory import Memory, choose
+from kasync.simulator.memory import Memory, available, choose, size, spilling
 from kasync.simulator.plan import Plan
 from kasync.simulator.progress import Progress
-from kasync.simulator.records import History, Record
-from kasync.simulator.run import CHUNK, Run
+from kasync.simulator.records import METRIC, History, Record
+from kasync.simulator.run import CHUNK, Carried, Run, new_store
 from kasync.timelines import Timeline
 from kasync.work import Gradient, Work
 from kasync.work.batches import Batches
-from kasync.work.clients import Clients, default_loss, flat_parameters
-from kasync.work.layers import Loss
+from kasync.work.clients import Clients, out_of_memory
+from kasync.work.loop import flat_parameters
+from kasync.work.objective import Loss, Objective
+from kasync.work.trial import Traits, sharing, tried
+
+FIRST_CHECKPOINT = 5.0  # seconds: what is killed early loses little
 
 
 def simulate(
@@ -51,6 +56,10 @@ def simulate(
     staleness: str = "true",
     evaluate_every: int = 100,
     loss: Loss | None = None,
+    metrics: Mapping[str, Callable[..., Any]] | None = None,
+    buffers: str = "average",
+    precision: str = "float32",
+    backend: str = "auto",
     faults: Fault | Iterable[Fault] | None = None,
     checkpoint: str | PathLike[str] | None = None,
     checkpoint_every: float = 30.0,
@@ -58,36 +67,96 @@ def simulate(
 ) -> Simulation:
     """A run, to be looped over: `for record in simulate(...)`. What cannot work is refused before it starts.
 
-    work         Gradient(batch_size) or LocalSGD(steps, lr, batch_size); Gradient(8) by default
+    work         Gradient(8) by default; Local(batch_size, steps= or epochs=, lr=, optimizer=) or Custom(loop, ...)
     hold         "gradients" computes early and lets gradients wait, "versions" keeps models and computes at delivery;
-                 both give the same numbers; "auto" takes the faster one that fits
+                 both give the same numbers; "auto" takes the faster one that fits, on the device, the host or disk
     staleness    "true"; "published-code", the aliased semantics of the authors' code; "none", the fresh limit
-    loss         (outputs, labels) -> loss of each sample; cross-entropy, or squared error for regression, by default
+    loss         (outputs, labels) -> loss of each sample, or (model, batch) -> losses or their mean; by default
+                 cross-entropy for classes, binary cross-entropy for booleans, squared error for numbers
+    metrics      name -> function of all test outputs and labels, beside accuracy and loss
+    buffers      of layers with statistics: "average" over the deliveries of a step, "local" to each client, "frozen"
+    precision    "float32", or "bfloat16": autocast in the clients' work, never in the rule
+    backend      "chain", "vmap", "loop" or "auto", see kasync.work.clients; `simulation.backend` says which
     faults       what goes wrong, see kasync.faults; those that concern arrivals may make the timeline shorter
     checkpoint   a file; a run that was killed continues from it and yields the same records as one that was not
     """
     work = work if work is not None else Gradient(8)
-    border.check(model, data, rule, timeline, work, seed, device, evaluate_every, checkpoint_every)
+    border.check(model, data, rule, timeline, work, seed, device, evaluate_every, checkpoint_every, buffers, precision)
     wrong = listed(faults)
     plan = Plan(struck(timeline, wrong, seed), staleness)
     spoilers, read = Spoilers.of(wrong, data, timeline.population, seed)
-    formula = loss or default_loss(data)
-    border.check_fit(model, data, formula)
-    params = flat_parameters(model).float().to(device)
-    rule = rule.shaped(parameter.shape for parameter in model.parameters())
+    objective = Objective.of(data, loss, metrics, precision)
+    length = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    choose(plan, rule, read, length, hold, device)  # before the model is copied
+    template = placed(model, device)
+    traits = tried(template, read.tensors(device), objective)
+    params = flat_parameters(template)
+    rule = rule.shaped(parameter.shape for parameter in model.parameters() if parameter.requires_grad)
     path = Path(checkpoint) if checkpoint is not None else None
     if path is not None and hold == "auto":
         hold = identity_of(path).get("hold", hold)  # what was begun one way goes on the same way
-    memory = choose(plan, rule, read, len(params), hold, device)
+    batches = Batches.of(data, work, seed)
+    ragged = getattr(plan.timeline, "local_steps", None) is not None
+    inputs = Inputs(plan, batches, True, spoilers)
+    settings: dict[str, Any] = {"backend": backend, "buffers": buffers, "seed": seed, "ragged": ragged}
+    clients = Clients.of(template, read, work, objective, device, inputs.draw, traits=traits, **settings)
+    piece = _measured(clients, batches, plan) if clients.backend != "chain" else 0
+    memory = choose(plan, rule, read, len(params), hold, device, piece, clients.threads, clients.backend)
+    clients.room.most = min(clients.threads, memory.workers)
+    inputs = Inputs(plan, batches, memory.hold == "gradients", spoilers, clients.backend != "loop")
+    identity = _identity(model, data, rule, plan, work, seed, memory.hold, device, objective, buffers, clients, wrong)
     place = None
     if path is not None:
-        place = Checkpoint(path, _identity(model, params, data, rule, plan, work, seed, memory.hold, loss, wrong))
+        place = Checkpoint(path, identity())
         place.ready()
-    clients = Clients.of(model, read, work, formula, device)
-    inputs = Inputs(plan, Batches.of(data, work, seed), memory.hold == "gradients", spoilers)
-    kind = CapturedRun if torch.device(device).type == "cuda" else Run
-    run = kind.begin(plan, inputs, clients, rule, params)
-    return Simulation(run, data.classes, evaluate_every, memory, place, checkpoint_every, progress)
+    captured = torch.device(device).type == "cuda" and clients.backend != "loop" and memory.place == "device"
+    kind = CapturedRun if captured else Run
+    run = kind.begin(
+        plan, inputs, clients, rule, params, _store(memory, plan, params), _carried(template, traits, work)
+    )
+    return Simulation(run, data, evaluate_every, memory, place, checkpoint_every, progress, identity)
+
+
+def placed(model: nn.Module, device: str) -> nn.Module:
+    """A copy of the model on the device, trained in float32; on a CPU it shares what is frozen."""
+    made = sharing(model) if torch.device(device).type == "cpu" else copy.deepcopy(model).to(device)
+    for parameter in made.parameters():
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            parameter.data = parameter.data.float()
+    return made
+
+
+def _measured(clients: Clients, batches: Batches, plan: Plan) -> int:
+    """Bytes of a piece of work, measured on one mini-batch of the first client that works."""
+    client = int(plan.timeline.clients[0, 0])
+    rows = clients.draw(client, 0, 1)[0]
+    rows = np.resize(rows, batches.batch_size)  # as long as a batch can be
+    try:
+        return clients.new_bench().measure(clients.data.inputs, clients.data.labels, torch.from_numpy(rows))
+    except (RuntimeError, MemoryError) as problem:
+        if not out_of_memory(problem):
+            raise
+    free = size(available(str(clients.data.indices.device)))
+    raise UserError(f"one mini-batch of this model does not fit into {free}: use a smaller batch_size or model.")
+
+
+def _store(memory: Memory, plan: Plan, params: Tensor) -> Tensor:
+    """Where gradients or versions wait."""
+    rows = (plan.rows if memory.hold == "gradients" else plan.versions) + 1
+    if memory.place != "disk":
+        return new_store(rows, params, "cpu" if memory.place == "host" else None)
+    file = spilling() / f"kasync-{os.getpid()}-{id(plan):x}.rows"
+    try:
+        return new_store(rows, params, "cpu", str(file))
+    finally:
+        file.unlink(missing_ok=True)  # the mapping lives on, and nothing is left behind
+
+
+def _carried(model: nn.Module, traits: Traits, work: Work) -> Carried:
+    """The buffers that training changes, as they are at first, and what the work sends beside the model."""
+    held = dict(model.named_buffers())
+    statistics = {name: held[name].detach().clone() for name in traits.changed}
+    return Carried(statistics, {name: value.detach().clone() for name, value in work.sends(model).items()})
 
 
 class Simulation:
@@ -96,74 +165,117 @@ class Simulation:
     def __init__(
         self,
         run: Run,
-        classes: int,
+        data: FederatedData,
         evaluate_every: int,
         memory: Memory,
         checkpoint: Checkpoint | None,
         checkpoint_every: float,
         progress: bool,
+        identity: Callable[[], dict[str, str]],
     ) -> None:
-        self.run, self.classes, self.evaluate_every, self.memory = run, classes, evaluate_every, memory
+        self.run, self.data, self.evaluate_every, self.memory = run, data, evaluate_every, memory
+        self.classes, self.identify = data.classes, identity
         self.checkpoint, self.checkpoint_every = checkpoint, checkpoint_every
         self.timeline = run.plan.timeline
-        self.history = History.empty(self.timeline.steps, self.timeline.k)
+        self.history = History.empty(self.timeline.steps, self.timeline.k, tuple(run.clients.objective.metrics))
         self.done = 0
         self.progress = Progress(self.timeline.steps, self.timeline.k, str(memory)) if progress else None
         self._resume()
 
     @property
     def params(self) -> Tensor:
-        """[D] the server's parameters now."""
+        """[D] the server's trainable parameters after `done` steps.
+
+        On a CPU those are the steps whose records were yielded; on a GPU several steps are made together, so that it
+        is so at every record with an evaluation.
+        """
         return self.run.server.params
+
+    @property
+    def backend(self) -> str:
+        """What computes the clients' work: chain, vmap or loop."""
+        return self.run.clients.backend
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of everything that makes this run's numbers."""
+        return fingerprint.of(self.identify())
 
     @property
     def latest(self) -> Record:
         """What was recorded of the last step made."""
+        if not self.done:
+            raise UserError("no step was made yet: loop over the simulation first.")
         return next(self.history.records(self.done - 1, self.done, self.timeline, self.run.plan.reported))
 
     def load_into(self, model: nn.Module) -> nn.Module:
-        """Put the parameters into a model."""
-        torch.nn.utils.vector_to_parameters(self.params.to(next(model.parameters())), model.parameters())
+        """Put the parameters, and the buffers that training changed, into a model."""
+        chosen = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        torch.nn.utils.vector_to_parameters(self.params.to(chosen[0]), chosen)
+        held = dict(model.named_buffers())
+        for name, value in self.run.carried.statistics.items():
+            held[name].copy_(value)
         return model
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The model as it is now, by the names of its arrays: for safetensors or model.load_state_dict."""
+        model = self.load_into(copy.deepcopy(self.run.clients.new_bench().model))
+        return {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
+
+    def per_client(self, rows: str = "held-out", clients: Iterable[int] | None = None) -> PerClient:
+        """How good the model is for each client: on rows held out for it, or on those it trains on ('train')."""
+        chosen = None if clients is None else list(clients)
+        with self.run.context():
+            return per_client(self.run.clients, self.run.sent, self.data, rows, chosen)
 
     def __iter__(self) -> Iterator[Record]:
         yield from self.history.records(0, self.done, self.timeline, self.run.plan.reported)
         saved = time.monotonic()
-        pause = self.checkpoint_every
+        pause = min(FIRST_CHECKPOINT, self.checkpoint_every)
         while self.done < self.timeline.steps:
-            start, stop = self.done, min(self._next_stop(), self.timeline.steps)
-            with self.run.context():
-                self.history.put(start, self.run.steps(start, stop))
-                if stop % self.evaluate_every == 0 or stop == self.timeline.steps:
-                    self._evaluate(stop)
-            self.done = stop
-            if self.checkpoint is not None and (time.monotonic() - saved >= pause or stop == self.timeline.steps):
-                began = time.monotonic()
-                self._save()
-                saved = time.monotonic()
-                pause = max(self.checkpoint_every, 10 * (saved - began))  # never more than a tenth of the time
-                pause = pause if self.checkpoint_every else 0.0
-            for record in self.history.records(start, stop, self.timeline, self.run.plan.reported):
-                if self.progress is not None:
-                    self.progress.show(record)
-                yield record
+            stop = min(self._next_stop(), self.timeline.steps)
+            for rows in self.run.steps(self.done, stop):
+                start = self.done
+                self.history.put(start, rows)
+                self.done = start + len(rows["loss"])
+                if self.done == stop:
+                    self._evaluate_at(stop)
+                    if self.checkpoint is not None and (time.monotonic() - saved >= pause or self.over):
+                        began = time.monotonic()
+                        self._save()
+                        saved = time.monotonic()
+                        pause = max(self.checkpoint_every, 10 * (saved - began))  # never more than a tenth of the time
+                        pause = pause if self.checkpoint_every else 0.0
+                for record in self.history.records(start, self.done, self.timeline, self.run.plan.reported):
+                    if self.progress is not None:
+                        self.progress.show(record)
+                    yield record
+
+    @property
+    def over(self) -> bool:
+        """Whether every step was made."""
+        return self.done == self.timeline.steps
 
     def _next_stop(self) -> int:
         """The end of the next piece: the next evaluation, or a chunk further."""
         return min(self.done + CHUNK, (self.done // self.evaluate_every + 1) * self.evaluate_every)
 
-    def _evaluate(self, step: int) -> None:
-        self.judged(step, *evaluate(self.run.clients, self.run.server.params, self.classes).tolist())
+    def _evaluate_at(self, step: int) -> None:
+        if step % self.evaluate_every and not self.over:
+            return
+        with self.run.context():
+            self.judged(step, evaluate(self.run.clients, self.run.sent))
 
-    def judged(self, step: int, accuracy: float, loss: float) -> None:
+    def judged(self, step: int, found: Evaluation) -> None:
         """Write down how good the model was after this step."""
-        told = {"evaluated": 1.0, "accuracy": accuracy, "test_loss": loss}
+        told = {"evaluated": 1.0, "accuracy": found.accuracy, "test_loss": found.loss}
+        told |= {METRIC + name: value for name, value in found.metrics.items()}
         self.history.put(step - 1, {name: np.array([value]) for name, value in told.items()})
 
     def _save(self) -> None:
         assert self.checkpoint is not None
         told = {f"history.{name}": torch.from_numpy(rows[: self.done]) for name, rows in self.history.columns.items()}
-        finished = self.done == self.timeline.steps  # then nothing waits any more
+        finished = self.over  # then nothing waits any more
         self.checkpoint.save(self.done, {**self.run.tensors(with_store=not finished), **told})
 
     def _resume(self) -> None:
@@ -180,8 +292,9 @@ class Simulation:
 
     def _check(self, told: dict[str, Tensor], state: dict[str, Tensor]) -> None:
         """Refuse what a save of this run could not have written, however good its checksum is."""
-        finished = self.done == self.timeline.steps
+        finished = self.over
         ours = {name: (each.shape, each.dtype) for name, each in self.run.tensors(with_store=not finished).items()}
+        state = {name: each for name, each in state.items() if name in ours or not _grows(name)}
         theirs = {name: (each.shape, each.dtype) for name, each in state.items()}
         later = [name for name in state if name not in ours]  # an optimiser has its state from the first step on
         rows = {name: (self.done, *column.shape[1:]) for name, column in self.history.columns.items()}
@@ -197,42 +310,53 @@ class Simulation:
             raise UserError(f"checkpoint {self.checkpoint.path} cannot be of this run: delete it to start again.")
 
 
+def _grows(name: str) -> bool:
+    """Whether a checkpoint may have this beside what a run begins with: what clients keep and what waits or is sent."""
+    return name.startswith(("carried.version.", "carried.waiting.", "carried.client."))
+
+
 def _identity(
     model: nn.Module,
-    params: Tensor,
     data: FederatedData,
     rule: Rule,
     plan: Plan,
     work: Work,
     seed: int,
     hold: str,
-    loss: Loss | None,
+    device: str,
+    objective: Objective,
+    buffers: str,
+    clients: Clients,
     faults: tuple[Fault, ...],
-) -> dict[str, str]:
-    """What makes a run the one it is, as short texts."""
-    samples = (data.train.labels, data.train.inputs, data.indices, data.offsets, data.test.labels, data.test.inputs)
-    return {
-        "model": f"{type(model).__name__} with {len(params)} parameters starting at {_digest(params.cpu().numpy())}",
-        "data": f"{data.name} scaled {data.scale} {_digest(*samples)}",
-        "rule": _words(rule),
-        "loss": "the default" if loss is None else _words(loss),
-        "timeline": plan.timeline.fingerprint()[:16],
-        "staleness": plan.semantics,
-        "work": " with ".join(map(repr, (work, *faults))),
-        "seed": str(seed),
-        "hold": hold,
-    }
+) -> Callable[[], dict[str, str]]:
+    """What makes a run the one it is, as short texts; worked out when it is asked for, since it reads the data."""
+
+    def texts() -> dict[str, str]:
+        count = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        kind = torch.device(device).type
+        matmul = torch.get_float32_matmul_precision() if kind == "cuda" else "highest"
+        return {
+            "model": f"{type(model).__name__} with {count} parameters {fingerprint.of(model)}",
+            "data": f"{data.name} scaled {data.scale} {_content(data)}",
+            "rule": f"{rule.name} with lr {rule.lr} {fingerprint.of(rule)}",
+            "loss": fingerprint.of(objective.loss),
+            "metrics": " ".join(sorted(objective.metrics)),
+            "timeline": plan.timeline.fingerprint()[:16],
+            "staleness": plan.semantics,
+            "work": f"{work!r} with {', '.join(map(repr, faults)) or 'no faults'} {fingerprint.of(work, faults)}",
+            "buffers": buffers,
+            "seed": str(seed),
+            "hold": hold,
+            "backend": clients.backend,
+            "device": kind,
+            "precision": objective.precision if matmul == "highest" else f"{objective.precision}, {matmul} products",
+            "versions": fingerprint.versions(),
+        }
+
+    return texts
 
 
-def _words(thing: object) -> str:
-    """The thing as text that is the same in another process; a function with what it computes."""
-    code = getattr(thing, "__code__", None)
-    body = f" {_digest(np.frombuffer(code.co_code, dtype=np.uint8))} {code.co_names}" if code is not None else ""
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(thing)) + body
-
-
-def _digest(*arrays: NDArray) -> str:
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()[:16]
+def _content(data: FederatedData) -> str:
+    """A digest of every sample and of who holds it."""
+    held = [(samples.inputs, samples.labels) for samples in (data.train, data.test)]
+    return fingerprint.of(held, data.indices, data.offsets, data.classes)

@@ -1,4 +1,4 @@
-"""How are many runs made for little more than the price of one? As a stack, with one step of tensors for all of them.
+"""Many runs as one stack, with one step of tensors for all of them.
 
 A step of a small model is some two hundred small kernels, whatever they work on. Runs that differ only in seed,
 learning rate, data partition, timeline or semantics go through the same kernels, so R of them become tensors with R in
@@ -8,24 +8,90 @@ front: gradients by kasync.work.stacks, the rule by torch.vmap. On a GPU the sta
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from kasync import fingerprint, optimizers
 from kasync.arrivals import Arrivals
 from kasync.core import Rule, ServerState
 from kasync.data.federated import scaled
-from kasync.simulator.evaluate import evaluate_stack
-from kasync.simulator.graph import CAPTURING, WARM_UP, Buffers, own_stream, recorded
-from kasync.simulator.inputs import Workload
-from kasync.simulator.pieces import Piece, Pieces
-from kasync.simulator.run import CHUNK, columns, logged
+from kasync.errors import UserError
+from kasync.simulator.evaluate import Evaluation, evaluate_stack
+from kasync.simulator.graph import CAPTURING, WARM_UP, Buffers, arrays_of, own_stream, recorded
+from kasync.simulator.inputs import Inputs, Workload
+from kasync.simulator.run import CHUNK, Run, columns, logged
 from kasync.simulator.simulation import Simulation
+from kasync.work import Gradient
 from kasync.work.clients import Clients, one_thread_each
 from kasync.work.layers import Chain
 from kasync.work.stacks import StackedChain
+
+STACKABLE = (  # server optimisers that torch.vmap takes, all of them without a branch on a value
+    torch.optim.SGD,
+    optimizers.AMSGrad,
+    optimizers.DelayedNesterov,
+    optimizers.FedAdam,
+    optimizers.LookAhead,
+    optimizers.Muon,
+    optimizers.Plain,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """The inputs of a chunk of steps, for G different kinds of inputs."""
+
+    arrays: dict[str, NDArray]  # name -> [steps, G, ...]
+    late: list[list[Workload]]  # [G][steps] work beyond k pieces, mostly on the first model
+
+
+class Chunks:
+    """Prepares the next chunk while the device is busy with this one."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.k = runs[0].plan.timeline.k
+        self.inputs: list[Inputs] = []  # [G]
+        self.kinds: list[int] = []  # [R] -> G
+        seen: dict[Any, int] = {}
+        for run in runs:
+            batches = run.inputs.batches
+            key = (run.plan.timeline.fingerprint(), run.plan.semantics, id(batches.indices), batches.seed)
+            if key not in seen:
+                seen[key] = len(self.inputs)
+                self.inputs.append(run.inputs)
+            self.kinds.append(seen[key])
+        self._pool = ThreadPoolExecutor(1)
+        self._next: tuple[int, Future[Chunk]] | None = None
+
+    def take(self, start: int, stop: int) -> Chunk:
+        """The inputs of the steps start..stop-1."""
+        if self._next is not None and self._next[0] == start:
+            return self._next[1].result()
+        return self._prepare(start, stop)
+
+    def prepare(self, start: int, stop: int) -> None:
+        """Begin with those that will be taken next."""
+        self._next = (start, self._pool.submit(self._prepare, start, stop))
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def _prepare(self, start: int, stop: int) -> Chunk:
+        everyone, late = [], []
+        for inputs in self.inputs:
+            works = inputs.work(start, stop)
+            extra = [max(0, len(work) - self.k) for work in works]
+            late.append([work[:more] for work, more in zip(works, extra, strict=True)])
+            fitted = [work[more:].padded(self.k, -1) for work, more in zip(works, extra, strict=True)]
+            everyone.append(arrays_of(inputs.deliveries(start, stop), fitted))
+        return Chunk({name: np.stack([each[name] for each in everyone], axis=1) for name in everyone[0]}, late)
 
 
 class Stack:
@@ -38,10 +104,10 @@ class Stack:
         self.rule: Rule = first.rule
         self.device, self.k = first.device, simulations[0].timeline.k
         self.on_cuda = self.device.type == "cuda"
-        assert isinstance(first.clients.model, Chain)
-        self.machine = StackedChain(first.clients.model)
+        assert isinstance(first.clients.machine, Chain)
+        self.machine = StackedChain(first.clients.machine)
         self.lr = torch.tensor([run.rule.lr for run in self.runs], dtype=torch.float64, device=self.device)  # [R]
-        self.inputs = Pieces(self.runs)
+        self.inputs = Chunks(self.runs)
         self.kind = torch.tensor(self.inputs.kinds, device=self.device)  # [R] -> G
         self._share_data()
         self.tests = self._tests()
@@ -127,18 +193,18 @@ class Stack:
             for number, simulation in enumerate(self.simulations):
                 simulation.history.put(start, columns(table[:, number]))
                 if found is not None:
-                    simulation.judged(stop, *found[number])
+                    simulation.judged(stop, Evaluation(found[number][0], found[number][1], {}))
                 simulation.done = stop
 
     def _judged(self) -> list[list[float]]:
         """Accuracy and loss of every run; those with the same test set at once."""
-        classes, params = self.simulations[0].classes, self.state["params"]
+        params = self.state["params"]
         found = torch.empty(len(self.runs), 2, dtype=torch.float64, device=self.device)
         for clients, mine in self.tests:
-            found[mine] = evaluate_stack(self.machine, clients, params[mine], classes)
+            found[mine] = evaluate_stack(self.machine, clients, params[mine])
         return found.tolist()
 
-    def _load(self, piece: Piece) -> None:
+    def _load(self, piece: Chunk) -> None:
         """Copy the inputs of a chunk to the device, each to the runs it belongs to."""
         idle = self.store.shape[1] - 1
         arrays = {name: torch.from_numpy(array).to(self.device) for name, array in piece.arrays.items()}
@@ -160,7 +226,7 @@ class Stack:
         for start in range(0, len(work), block):
             part = work[start : start + block]
             slots = run.tensor(part.slots)
-            samples, weights = run.tensor(part.samples), run.tensor(part.weights)
+            samples, weights = map(run.tensor, part.batches)
             losses = run.clients.compute(run.server.params, samples, weights, self.store[number], slots)
             self.losses[number].index_copy_(0, slots, losses)
 
@@ -187,8 +253,10 @@ class Stack:
         samples, weights = buffers.now("samples").flatten(), buffers.now("sample_weights").flatten()
         rows = self.store.new_empty(len(self.runs) * self.k, self.store.shape[-1])
         first = self.runs[0].clients
-        x = scaled(self.x[samples], first.scale)
-        losses = self.machine.gradients(self.state["params"], x, self.labels[samples], weights, first.loss, rows)
+        objective = first.objective
+        x = scaled(self.x[samples], objective.scale)
+        wanted = self.labels[samples]
+        losses = self.machine.gradients(self.state["params"], x, wanted, weights, objective.loss, rows)
         places, slots = buffers.now("work_slots").flatten(), buffers.now("slots")
         self.store.flatten(0, 1).index_copy_(0, places, rows)
         self.losses.flatten().index_copy_(0, places, losses)
@@ -247,3 +315,39 @@ def _stacked(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
         else torch.stack([state[name] for state in states])
         for name, value in states[0].items()
     }
+
+
+def together(simulations: Sequence[Simulation]) -> Iterator[int]:
+    """Make all these runs at once; yields the steps done so far. Afterwards each simulation tells its records.
+
+    They must be `alike`. A stack keeps no checkpoint: what is interrupted begins anew.
+    """
+    for one in simulations:
+        if alike(one) is None or alike(one) != alike(simulations[0]):
+            raise UserError(f"the run of {one.run.rule.name} cannot be stacked with the others: make it by itself.")
+    stack = Stack(simulations)
+    try:
+        for start, stop in stack.pieces():
+            stack.steps(start, stop)
+            yield stop
+    finally:
+        stack.let_go()
+
+
+def alike(simulation: Simulation) -> Any:
+    """What must be equal for runs to be stacked; None for a run that has to be made by itself."""
+    run = simulation.run
+    shape = run.inputs.early and run.clients.backend == "chain" and isinstance(run.clients.work, Gradient)
+    shape = shape and run.store.device == run.device and not run.clients.objective.metrics
+    optimizer = run.rule.optimizer
+    kind, options = getattr(optimizer, "func", optimizer), getattr(optimizer, "keywords", {})
+    simple = kind is None or kind in STACKABLE
+    if not (shape and simple) or simulation.done or run.rule.needs_starts or run.inputs.spoilers is not None:
+        return None
+    work, data, timeline = run.clients.work, run.clients.data, simulation.timeline
+    return (
+        (run.device, timeline.k, timeline.steps, simulation.evaluate_every, simulation.classes),
+        (run.clients.machine, run.clients.objective.scale, fingerprint.describe(run.clients.objective.loss)),
+        (work, data.inputs.dtype, data.inputs.shape[1:]),
+        (kind, str(options), replace(run.rule, lr=0.0, optimizer=None)),
+    )

@@ -1,4 +1,4 @@
-"""What does the paper's theory promise, with which constants, and which k does it ask for?"""
+"""The paper's theory: its bounds as functions, their constants measured from runs, and the choice of k."""
 
 from kasync.theory.arrivals import Observed, observed_durations, observed_pairs
 from kasync.theory.bound import Bound, Condition

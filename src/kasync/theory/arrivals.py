@@ -1,4 +1,4 @@
-"""What does planning need to know of a timeline? Its arrays; how long each piece of work took can be read off them."""
+"""What planning reads of a timeline: its arrays, and how long each piece of work took."""
 
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""What does a theorem promise? Its terms by name, the conditions it asks for, and what it says about |grad F|^2."""
+"""What a theorem promises: its terms by name, the conditions it asks for, and its bound on |grad F|^2."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What does a theorem look like beside the run it speaks of? The bound and the truth, and the bound's terms."""
+"""Pictures of a theorem beside the run it is about: the bound and the truth, and the bound's terms."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

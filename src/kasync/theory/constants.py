@@ -1,4 +1,4 @@
-"""Which numbers do the two theorems need? One frozen value per theorem, checked once where it enters."""
+"""The constants of the two theorems, one frozen value for each, checked where they enter."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which line a + b x lies above a cloud of measurements? How (sigma^2, M) pairs are read off a run."""
+"""The lowest line a + b x above a cloud of measurements, from which (sigma^2, M) pairs are read."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Which distribution of durations fits what was observed? Maximum likelihood, unfinished work included."""
+"""Distributions of durations fitted to what was observed: maximum likelihood, unfinished work included."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""How are several k compared over the same virtual time, when a timeline is asked for by its number of steps?"""
+"""Timelines of several k over the same virtual time, though a timeline is asked for by its number of steps."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How large are the theorems' constants on a real problem? Estimates along a run, each saying how it was made.
+"""Estimates of the theorems' constants along a run, each saying how it was made.
 
 Everything here works on two functions and a sequence of parameter vectors [D]: `client_gradient(params, client)`, the
 full gradient of one client's objective, and `batch_gradient(params, client, draw)`, a mini-batch gradient, where draw =

@@ -1,4 +1,4 @@
-"""How large are stage two's constants, sigma_e, M_e, B and the estimate's error, on the steps of a real run?"""
+"""Estimates of stage two's constants, sigma_e, M_e, B and the estimate's error, on the steps of a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,21 +1,17 @@
-"""What is left of a normal distribution above a level? Its share and its first two moments, without scipy."""
+"""Upper tail of a normal distribution: its log probability and its first two moments."""
 
-from math import erfc, pi, sqrt
+from math import pi
 
 import numpy as np
 
 from kasync.theory.constants import Floats
 
-_erfc = np.vectorize(erfc, otypes=[np.float64])
-FAR = 25.0  # standard deviations beyond which the tail's expansion is exact to rounding
-
 
 def log_survival(z: Floats) -> Floats:
     """log P(Z > z) for a standard normal Z."""
-    near = np.minimum(z, FAR)
-    far = np.maximum(z, FAR)
-    tail = -0.5 * far**2 - np.log(far * sqrt(2 * pi)) + np.log1p(-1 / far**2)
-    return np.where(z <= FAR, np.log(0.5 * _erfc(near / sqrt(2))), tail)
+    from scipy.special import log_ndtr
+
+    return log_ndtr(-np.asarray(z, dtype=np.float64))
 
 
 def hazard(z: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""What does a plan look like? Time to accuracy against k, with staleness and pace beside it."""
+"""The picture of a plan: time to accuracy against k, with staleness and pace beside it."""
 
 from collections.abc import Mapping, Sequence
 from math import inf, isfinite

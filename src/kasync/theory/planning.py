@@ -1,4 +1,4 @@
-"""What does each k cost and bring, before anything is trained? Pace, staleness, waiting, fairness, theory's terms."""
+"""What each k costs and brings before anything is trained: pace, staleness, waiting, fairness, theory's terms."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

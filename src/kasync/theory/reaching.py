@@ -1,4 +1,4 @@
-"""When did a noisy curve first reach a target? Smoothed over the same time for every curve, then interpolated."""
+"""When a noisy curve first reaches a target: smoothed over the same time for every curve, then interpolated."""
 
 from collections.abc import Sequence
 from math import inf

@@ -1,4 +1,4 @@
-"""Which k should I use? The one that reached the target soonest in pilot runs, or, without pilots, the theory's."""
+"""Recommends a k: the one that reached the target soonest in pilot runs or, without pilots, the theory's."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What do the theorems say at a constant learning rate? The paper's orders, and closed forms with constants."""
+"""The theorems at a constant learning rate: the paper's orders, and closed forms with constants."""
 
 from dataclasses import dataclass, replace
 from math import sqrt

@@ -1,4 +1,4 @@
-"""How well does K-async SGD with momentum converge while staleness is bounded? Theorem 1 of the WKAFL paper."""
+"""Convergence of K-async SGD with momentum while staleness is bounded: Theorem 1 of the WKAFL paper."""
 
 import numpy as np
 

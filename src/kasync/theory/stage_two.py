@@ -1,4 +1,4 @@
-"""How well does WKAFL converge once gradients are clipped to the estimate, however stale they are? Theorem 2."""
+"""Convergence of WKAFL once gradients are clipped to the estimate, however stale they are: Theorem 2."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""How stale must K-async learning be, whatever the arrivals? Appendix D's bound, and what a timeline really did.
+"""The least staleness of K-async learning: Appendix D's bound, beside what a timeline really has.
 
 Appendix D counts from 1: work begun on the newest model has age 1, which is staleness 0 elsewhere in this package.
 """

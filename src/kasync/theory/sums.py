@@ -1,4 +1,4 @@
-"""How are the theorems' nested sums added up in one pass? By recursions that only ever add positive numbers.
+"""The theorems' nested sums in one pass, by recursions that only ever add positive numbers.
 
 Arrays hold step j at index j - 1. `momentum` is the paper's alpha, `decay sums` are sums over l of alpha^(j-l).
 No difference of large numbers is formed except in the sliding windows, so J = 10,000 keeps about twelve digits.

@@ -1,4 +1,4 @@
-"""How does a PyTorch model become the functions that `measure` asks for? Flat float64 vectors in, flat vectors out."""
+"""A PyTorch model as the functions that `measure` asks for: flat float64 vectors in, flat vectors out."""
 
 from __future__ import annotations
 

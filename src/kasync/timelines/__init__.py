@@ -1,28 +1,36 @@
-"""Who delivers at which server step, from which model version, at what virtual time?"""
+"""Timelines: who delivers at which server step, from which model version, when; and the fleets behind them."""
 
-from kasync.timelines import durations
-from kasync.timelines.clock import clock, from_trace
+from kasync.timelines import durations, traces
+from kasync.timelines.clock import WorkShare, clock, from_trace
 from kasync.timelines.files import load, save
 from kasync.timelines.held import held_staleness, staleness_bound
+from kasync.timelines.phone_fleet import phones
 from kasync.timelines.presence import Dropouts, Intervals, Repeating
-from kasync.timelines.rounds import once_per_round
+from kasync.timelines.selection import Known
 from kasync.timelines.summary import Summary
 from kasync.timelines.timeline import Timeline
-from kasync.timelines.uniform import uniform
+from kasync.timelines.traces import Traces, from_traces
+from kasync.timelines.uniform import once_per_round, uniform
 
 __all__ = [
     "Dropouts",
     "Intervals",
+    "Known",
     "Repeating",
     "Summary",
     "Timeline",
+    "Traces",
+    "WorkShare",
     "clock",
     "durations",
     "from_trace",
+    "from_traces",
     "held_staleness",
     "load",
     "once_per_round",
+    "phones",
     "save",
     "staleness_bound",
+    "traces",
     "uniform",
 ]

@@ -1,7 +1,10 @@
-"""Which settings of a timeline are refused before work starts, and with what sentence?"""
+"""Checks of the settings of a timeline, each with the sentence that refuses them."""
 
 import math
 from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from kasync.errors import UserError, unknown
 
@@ -40,6 +43,26 @@ def positive(name: str, value: float) -> float:
     if not (math.isfinite(number) and number > 0):
         raise UserError(f"{name} is {value!r}: give a finite number above 0.")
     return number
+
+
+def positives(name: str, value: ArrayLike) -> NDArray[np.float64]:
+    """Finite numbers above zero: one, or one for each client."""
+    try:
+        numbers = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UserError(f"{name} is {value!r}: give numbers above 0.") from None
+    if numbers.ndim > 1 or numbers.size == 0 or not (np.isfinite(numbers) & (numbers > 0)).all():
+        raise UserError(f"{name} of shape {numbers.shape}: give a finite number above 0, or one for each client.")
+    return numbers
+
+
+def cell(text: str | None, column: str, file: object, line: int) -> float:
+    """A number in a csv file."""
+    try:
+        return float(text or "")
+    except ValueError:
+        shown = text[:80] if text else text
+        raise UserError(f"{file}, line {line}: {column} is {shown!r}, give a number.") from None
 
 
 def share(name: str, value: float) -> float:

@@ -1,5 +1,9 @@
-"""What if every client took its own time? Arrivals by a virtual clock: K-async, K-sync and fully synchronous."""
+"""Arrivals by a virtual clock: K-async with all or some of the clients at work, K-sync and fully synchronous."""
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -9,14 +13,50 @@ from numpy.typing import ArrayLike, NDArray
 from kasync.counter import Stream
 from kasync.errors import UserError
 from kasync.timelines import checks
-from kasync.timelines.asynchronous import run_async
 from kasync.timelines.durations import Durations, trace
+from kasync.timelines.events import Recorded, Terms, run_async, run_crew, run_full, run_rounds, run_sync
 from kasync.timelines.pieces import Pieces
 from kasync.timelines.presence import Always, Availability, Dropouts
-from kasync.timelines.synchronous import run_full, run_sync
+from kasync.timelines.selection import SELECTIONS, Choice, Own
 from kasync.timelines.timeline import Timeline
 
-MODES = {"async": run_async, "sync": run_sync, "full": run_full}
+MODES: dict[str, Callable[[int, int, int, Pieces], Recorded]] = {
+    "async": run_async,
+    "sync": run_sync,
+    "full": run_full,
+}
+
+
+@dataclass(frozen=True)
+class WorkShare:
+    """Local steps in proportion to a client's speed, so that all take about as long.
+
+    The reference client does `steps` of them, and one that is twice as fast twice as many: the reference is the client
+    of median speed, or with relative_to="fastest" the fastest (the dynamic local steps of Liu et al., 2024). Never
+    fewer than `least`, nor more than `most`.
+    """
+
+    steps: int
+    relative_to: str = "median"
+    least: int = 1
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        checks.whole("steps", self.steps, 1)
+        checks.one_of("relative_to", self.relative_to, ("median", "fastest"))
+        if self.most is not None:
+            checks.whole("most", self.most, checks.whole("least", self.least, 1))
+
+    def of(
+        self, durations: Durations, speeds: NDArray[np.float64] | None, clients: int, seed: int
+    ) -> NDArray[np.int32]:
+        """[clients]: local steps of each; a client's speed is known from what its work usually takes."""
+        typical = durations.typical(seed, np.arange(clients))
+        if speeds is not None:
+            typical = typical / speeds
+        reference = float(np.median(typical) if self.relative_to == "median" else typical.min())
+        wanted = np.floor(self.steps * reference / typical + 1e-9)
+        return np.clip(wanted, self.least, 2**31 - 1 if self.most is None else self.most).astype(np.int32)
 
 
 def clock(
@@ -27,10 +67,18 @@ def clock(
     seed: int = 0,
     mode: str = "async",
     *,
+    concurrency: int | None = None,
+    restart: str = "arrival",
+    select: str | Choice = "uniform",
+    deadline: float | None = None,
+    max_staleness: int | None = None,
     speeds: ArrayLike | Durations | None = None,
+    transfer: Durations | None = None,
+    work_share: WorkShare | None = None,
     availability: Availability | None = None,
     dropouts: Dropouts | None = None,
     lost: float = 0.0,
+    interrupted: str = "lost",
     allow_short: bool = False,
 ) -> Timeline:
     """Play a virtual clock; every random number is a function of (seed, client, number of the piece of work).
@@ -39,31 +87,65 @@ def clock(
     sync   everybody gets every new model, the k fastest are used (K-sync; here a step costs a look at all clients)
     full   k clients are drawn for each step and the server waits for the slowest of them (FedAvg)
 
-    speeds        one factor per client (2 is twice as fast), or a distribution to draw them from once
-    availability  `Repeating` windows or given `Intervals`; work cut off by the end of a window is thrown away
-    dropouts      `Dropouts(chance, away)`: for each piece of work the chance to leave, for a time or for good
-    lost          share of the uploads that never reach the server; the client then takes the current model
-    allow_short   when fewer than k clients remain: return the steps there are instead of an error
+    concurrency    so many clients work at a time; without it all do. With mode="sync", so many are chosen for each
+                   step (over-selection)
+    restart        "arrival": whoever is done is replaced at once, by a client that gets the current model (FedBuff);
+                   "update": the k are replaced when the update is made
+    select         who is chosen: "uniform", "in_turn", "available", "least_heard", or a function of `selection.Known`
+    deadline       seconds after its choice when the server gives up on a client, or on a round that is not complete
+    max_staleness  the server drops what is older than this when it arrives
+    speeds         one factor per client (2 is twice as fast), or a distribution to draw them from once
+    transfer       seconds for download and upload on top, such as `durations.transfer(kilobytes, down, up)`
+    work_share     fast clients do more local steps: `WorkShare(steps)`; durations speak of ordinary work
+    availability   `Repeating` windows, given `Intervals`, or those of traces
+    dropouts       `Dropouts(chance, away)`: for each piece of work the chance to leave, for a time or for good
+    lost           share of the uploads that never reach the server
+    interrupted    "lost": work cut off by the end of a window or by a drop-out comes to nothing; "resumed": it goes on
+                   when the client is back
+    allow_short    when fewer than k clients remain: return the steps there are instead of an error
+
+    Without `concurrency`, a client whose work came to nothing takes the current model and tries again; with it, another
+    one is chosen for its place.
     """
     clients, k, steps = checks.sizes(clients, k, steps)
-    run = MODES[checks.one_of("mode", mode, MODES)]
+    checks.one_of("mode", mode, MODES)
+    checks.one_of("interrupted", interrupted, ("lost", "resumed"))
     if not isinstance(durations, Durations):
         raise UserError(f"durations is {durations!r}: give one such as durations.exponential(1.0).")
+    if transfer is not None and not isinstance(transfer, Durations):
+        raise UserError(f"transfer is {transfer!r}: give durations.transfer(kilobytes, down, up), or None.")
+    if work_share is not None and not isinstance(work_share, WorkShare):
+        raise UserError(f"work_share is {work_share!r}: give WorkShare(steps), or None.")
     if dropouts is not None and not isinstance(dropouts, Dropouts):
         raise UserError(f"dropouts is {dropouts!r}: give Dropouts(chance, away).")
     if availability is not None and not hasattr(availability, "opening"):
         raise UserError(f"availability is {availability!r}: give Repeating(length, every) or Intervals(rows).")
+    select = select.replace(" ", "_") if isinstance(select, str) else select
+    terms = _terms(clients, k, mode, concurrency, restart, select, deadline, max_staleness)
     there = Always() if availability is None else availability
     there.check(clients, k)
+    seed = checks.seed_of(seed)
+    factors = _speeds(speeds, clients, seed)
+    local_steps = None if work_share is None else work_share.of(durations, factors, clients, seed)
     pieces = Pieces(
         durations=durations,
-        seed=checks.seed_of(seed),
-        speeds=_speeds(speeds, clients, seed),
+        seed=seed,
+        speeds=factors,
         availability=there,
         dropouts=Dropouts(0.0) if dropouts is None else dropouts,
         lost=checks.share("lost", lost),
+        transfer=transfer,
+        size=None if work_share is None or local_steps is None else local_steps / work_share.steps,
+        resumed=interrupted == "resumed",
     )
-    recorded = run(clients, k, steps, pieces)
+    settings = _settings(pieces) | ({} if work_share is None else {"work_share": repr(work_share)})
+    if terms is None:
+        recorded = MODES[mode](clients, k, steps, pieces)
+    else:
+        pool = SELECTIONS[select] if isinstance(select, str) else partial(Own, function=select)
+        run = run_crew if mode == "async" else run_rounds
+        recorded, wasted = run(clients, k, steps, pieces, terms, pool(clients, seed, there))
+        settings |= _terms_in_words(terms, select, mode) | {"failed": wasted.failed, "too_stale": wasted.too_stale}
     reached = len(recorded.times)
     if reached < steps and not (allow_short and reached):
         remedy = f"ask for {reached} steps, pass allow_short=True, " if reached else ""
@@ -76,8 +158,61 @@ def clock(
         times=recorded.times,
         population=clients,
         kind=f"clock, {mode}",
-        settings=_settings(pieces),
+        settings=settings,
+        local_steps=None if local_steps is None else local_steps[recorded.clients],
     )
+
+
+def _terms(
+    clients: int,
+    k: int,
+    mode: str,
+    concurrency: int | None,
+    restart: str,
+    select: str | Choice,
+    deadline: float | None,
+    max_staleness: int | None,
+) -> Terms | None:
+    """How some of the clients are kept at work; None: all of them are."""
+    checks.one_of("restart", restart, ("arrival", "update"))
+    if not callable(select):
+        checks.one_of("select", select, SELECTIONS)
+    if concurrency is None:
+        given = {
+            "select": select if select != "uniform" else None,
+            "deadline": deadline,
+            "max_staleness": max_staleness,
+        }
+        for name, value in given.items():
+            if value is not None:
+                raise UserError(f"{name} is {value!r}, but all clients work all the time: give concurrency too.")
+        return None
+    concurrency = checks.whole("concurrency", concurrency, 1)
+    if not k <= concurrency <= clients:
+        raise UserError(f"concurrency is {concurrency}: choose between k = {k} and {clients}, the number of clients.")
+    if mode == "full":
+        raise UserError('concurrency is for mode "async" or "sync": "full" always draws k clients.')
+    if mode == "sync" and max_staleness is not None:
+        raise UserError(f'max_staleness is {max_staleness}, but mode "sync" has no staleness: leave it out.')
+    return Terms(
+        concurrency,
+        restart == "arrival",
+        math.inf if deadline is None else checks.positive("deadline", deadline),
+        None if max_staleness is None else checks.whole("max_staleness", max_staleness, 0),
+    )
+
+
+def _terms_in_words(terms: Terms, select: str | Choice, mode: str) -> dict[str, Any]:
+    """The settings of `Terms`, as plain values."""
+    words: dict[str, Any] = {"concurrency": terms.concurrency}
+    if mode == "async":
+        words["restart"] = "arrival" if terms.at_arrival else "update"
+    words["select"] = select if isinstance(select, str) else getattr(select, "__qualname__", repr(select))
+    if math.isfinite(terms.deadline):
+        words["deadline"] = terms.deadline
+    if terms.max_staleness is not None:
+        words["max_staleness"] = terms.max_staleness
+    return words
 
 
 def from_trace(
@@ -121,4 +256,8 @@ def _settings(pieces: Pieces) -> dict[str, Any]:
         settings["dropouts"] = repr(pieces.dropouts)
     if pieces.lost:
         settings["lost"] = pieces.lost
+    if pieces.transfer is not None:
+        settings["transfer"] = repr(pieces.transfer)
+    if pieces.resumed:
+        settings["interrupted"] = "resumed"
     return settings

@@ -1,4 +1,4 @@
-"""How does a timeline survive on disk? One npz file without pickles, written whole or not at all, checked when read."""
+"""Timelines on disk: one npz file without pickles, written whole or not at all, checked when read."""
 
 import json
 import os
@@ -15,6 +15,7 @@ from kasync.timelines.timeline import Timeline
 
 FORMAT = "kasync timeline"
 VERSION = 1
+OPTIONAL = ("copies", "local_steps")  # arrays that a timeline may lack
 
 
 def save(timeline: Timeline, path: str | PathLike[str]) -> None:
@@ -27,7 +28,7 @@ def save(timeline: Timeline, path: str | PathLike[str]) -> None:
         "kind": timeline.kind,
         "settings": dict(timeline.settings),
     }
-    copies: dict[str, Any] = {} if timeline.copies is None else {"copies": timeline.copies}
+    present: dict[str, Any] = {name: getattr(timeline, name) for name in OPTIONAL}
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
     except OSError as problem:
@@ -40,7 +41,7 @@ def save(timeline: Timeline, path: str | PathLike[str]) -> None:
                 clients=timeline.clients,
                 versions=timeline.versions,
                 times=timeline.times,
-                **copies,
+                **{name: array for name, array in present.items() if array is not None},
             )
             file.flush()
             os.fsync(file.fileno())
@@ -58,7 +59,7 @@ def load(path: str | PathLike[str]) -> Timeline:
     try:
         with np.load(Path(path), allow_pickle=False) as stored:
             about = json.loads(stored["about"].tobytes())
-            wanted = ("clients", "versions", "times", *(["copies"] if "copies" in stored else []))
+            wanted = ("clients", "versions", "times", *(name for name in OPTIONAL if name in stored))
             arrays = {name: stored[name] for name in wanted}
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: give a file that timelines.save wrote.") from None

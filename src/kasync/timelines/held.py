@@ -1,4 +1,4 @@
-"""How old is the work that all clients hold, delivered or not? The quantity of the paper's Appendix D.
+"""The age of the work that all clients hold, delivered or not: the quantity of the paper's Appendix D.
 
 The appendix lines the P clients up by the staleness of what they hold. A version is handed to k clients and no more, so
 from step P/K on at most k of them hold the newest model, k the one before, and so on: the mean is at least the

@@ -1,4 +1,4 @@
-"""When did each client deliver before, and when will it again? Answered for all deliveries by one sort."""
+"""When each client delivered before and will again, for all deliveries by one sort."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What is true of every timeline, whoever made it?"""
+"""Rules that every timeline keeps, whoever made it."""
 
 import numpy as np
 
@@ -22,6 +22,8 @@ def broken(timeline: Timeline) -> str:
         older = older & ~timeline.copies
     if older.any():
         return "a client delivers on a model older than its last delivery"
+    if timeline.local_steps is not None and timeline.local_steps.min() < 1:
+        return "a delivery has less than one local step"
     if not np.isfinite(timeline.times).all() or (np.diff(timeline.times, prepend=0.0) < 0).any():
         return "the times do not increase"
     return ""

@@ -1,8 +1,8 @@
-"""When is a client there to work: in windows that repeat, in given intervals, until it drops out?"""
+"""Availability of clients: always, in windows that repeat, in given or recorded intervals; and drop-outs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -72,42 +72,99 @@ class Repeating:
 
 
 class Intervals:
-    """There during the given (client, begin, end) and at no other time; a client that is not listed never comes."""
+    """There during the given (client, begin, end) and at no other time; a client that is not listed never comes.
 
-    def __init__(self, rows: Iterable[tuple[int, float, float]]) -> None:
-        table = np.asarray([tuple(row) for row in rows], dtype=np.float64).reshape(-1, 3)
+    repeat   seconds after which everything comes again, one number or one for each client 0, 1, ...; the intervals of a
+             client lie within one period, but the last may reach into the next
+    cycle    with more clients than are listed, client c has the intervals of client c modulo their number
+    """
+
+    def __init__(self, rows: Iterable[tuple[float, ...]], repeat: ArrayLike | None = None, cycle: bool = False) -> None:
+        table = np.asarray(rows if isinstance(rows, np.ndarray) else [tuple(row) for row in rows], dtype=np.float64)
+        table = table.reshape(-1, 3)
         if np.isnan(table).any() or (table[:, 1] >= table[:, 2]).any() or (table[:, 0] < 0).any():
             raise UserError(
                 "an availability interval is not (client, begin, end) with begin before end: repair the list."
             )
         table = table[np.lexsort((table[:, 1], table[:, 0]))]
-        owner, begin, end = table[:, 0].astype(np.int64), table[:, 1], table[:, 2]
-        if ((owner[1:] == owner[:-1]) & (begin[1:] < end[:-1])).any():
+        owner = table[:, 0].astype(np.int64)
+        listed = int(owner[-1]) + 1 if len(owner) else 0
+        self.begin, self.end = table[:, 1].copy(), table[:, 2].copy()  # [rows] each, by client and time
+        self.first: Ints = np.searchsorted(owner, np.arange(listed + 1))  # [listed + 1]: where each client's rows begin
+        self._complete(repeat, cycle, None)
+
+    @classmethod
+    def of_rows(cls, begin: Reals, end: Reals, first: Ints, repeat: ArrayLike, shift: Reals | None = None) -> Self:
+        """Of rows that are in order already: client c has rows first[c] to first[c + 1], moved by shift[c]; a cycle."""
+        made = cls.__new__(cls)
+        made.begin, made.end, made.first = begin, end, first
+        made._complete(repeat, True, shift)
+        return made
+
+    def _complete(self, repeat: ArrayLike | None, cycle: bool, shift: Reals | None) -> None:
+        inner = np.ones(max(len(self.begin) - 1, 0), dtype=bool)  # whether the next row is of the same client
+        inner[self.first[(self.first > 0) & (self.first < len(self.begin))] - 1] = False
+        if (inner & (self.begin[1:] < self.end[:-1])).any():
             raise UserError("two availability intervals of one client overlap: merge them into one.")
-        self.owner, self.begin, self.end = owner, begin, end  # [rows] each, by client and time
+        self.bounds = np.append(self.first, [self.first[-1]])  # [listed + 2]: a client beyond the list has no rows
+        self.cycle = cycle
+        self.shift = None if shift is None else np.append(shift, 0.0)  # [listed + 1]
+        self.period: Reals | None = None  # [listed + 1]
+        if repeat is not None:
+            period = checks.positives("repeat", repeat)
+            if period.ndim and len(period) != self.listed:
+                raise UserError(
+                    f"repeat has {len(period)} numbers: give one, or one for each of {self.listed} clients."
+                )
+            self.period = np.append(np.broadcast_to(period, (self.listed,)), 1.0)
+            self._check_period(self.period)
+
+    def _check_period(self, period: Reals) -> None:
+        there = np.flatnonzero(np.diff(self.first))
+        head, tail = self.first[there], self.first[there + 1] - 1
+        outside = (self.begin[head] < 0) | (self.begin[tail] >= period[there])
+        if (outside | (self.end[tail] - period[there] > self.begin[head])).any():
+            raise UserError("availability intervals do not fit into repeat: give a longer one, or shift the intervals.")
+
+    @property
+    def listed(self) -> int:
+        """How many clients the list speaks of, 0 up to the last one named."""
+        return len(self.first) - 1
 
     def __repr__(self) -> str:
-        return f"Intervals({len(self.owner)} of {len(np.unique(self.owner))} clients)"
+        return f"Intervals({len(self.begin)} of {np.count_nonzero(np.diff(self.first))} clients)"
 
     def check(self, clients: int, k: int) -> None:
-        listed = np.unique(self.owner)
-        if len(listed) < k:
-            raise UserError(f"availability lists {len(listed)} clients but k is {k}: list more clients or lower k.")
-        if listed[-1] >= clients:
-            raise UserError(f"availability lists client {listed[-1]} but clients go from 0 to {clients - 1}.")
+        there = np.count_nonzero(np.diff(self.first))
+        if there < k and not (self.cycle and there):
+            raise UserError(f"availability lists {there} clients but k is {k}: list more clients or lower k.")
+        if self.listed > clients and not self.cycle:
+            raise UserError(f"availability lists client {self.listed - 1} but clients go from 0 to {clients - 1}.")
 
     def opening(self, seed: int, client: Ints, time: Reals) -> tuple[Reals, Reals]:
-        low = np.searchsorted(self.owner, client, side="left")  # [n]: the client's first interval
-        stop = np.searchsorted(self.owner, client, side="right")  # [n]: one past its last
+        who = np.asarray(client) % self.listed if self.cycle else np.minimum(client, self.listed)
+        begins, stop = self.bounds[who], self.bounds[who + 1]
+        low, offset = begins, np.zeros(len(time))  # offset [n]: when the period began that the rows are read in
+        if self.period is not None:
+            period = self.period[who]
+            shift = 0.0 if self.shift is None else self.shift[who]
+            offset = np.floor((np.where(np.isfinite(time), time, 0.0) - shift) / period) * period + shift
+            last = np.maximum(stop - 1, 0)
+            reaches = (low < stop) & (self.end[last] + (offset - period) > time)  # still in the last period's last one
+            offset = offset - reaches * period
         high = stop.copy()
         while (low < high).any():  # bisect all clients at once for the first interval that ends after `time`
-            middle = (low + high) // 2
-            ended = (low < high) & (self.end[np.minimum(middle, len(self.end) - 1)] <= time)
+            middle = np.minimum((low + high) // 2, len(self.end) - 1)
+            # The end is formed as it is given back below, so that the end of an interval is never inside it.
+            ended = (low < high) & (self.end[middle] + offset <= time)
             low, high = np.where(ended, middle + 1, low), np.where(ended, high, np.minimum(middle, high))
-        comes = low < stop
+        over = low >= stop
+        if self.period is not None:
+            low, offset = np.where(over, begins, low), offset + over * period
+            over = (begins >= stop) | ~np.isfinite(time)
         row = np.minimum(low, len(self.end) - 1)
-        begin = np.where(comes, np.maximum(time, self.begin[row]), np.inf)
-        return begin, np.where(comes, self.end[row], np.inf)
+        begin = np.where(over, np.inf, np.maximum(time, self.begin[row] + offset))
+        return begin, np.where(over, np.inf, self.end[row] + offset)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What does a timeline amount to: staleness, pace, participation, and the memory a simulation of it needs?"""
+"""A timeline in a few numbers: staleness, pace, participation, and the memory a simulation of it needs."""
 
 from __future__ import annotations
 

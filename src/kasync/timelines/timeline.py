@@ -1,4 +1,4 @@
-"""What is a timeline? Arrays that say who delivers at each step, from which version, and when."""
+"""Arrays that say who delivers at each step, from which model version, and when."""
 
 import hashlib
 from collections.abc import Mapping
@@ -15,7 +15,13 @@ from kasync.timelines.history import History, history, originals_before
 from kasync.timelines.summary import Summary, summarize
 
 Ints = NDArray[np.int32]
-DTYPES: dict[str, type] = {"clients": np.int32, "versions": np.int32, "times": np.float64, "copies": np.bool_}
+DTYPES: dict[str, type] = {
+    "clients": np.int32,
+    "versions": np.int32,
+    "times": np.float64,
+    "copies": np.bool_,
+    "local_steps": np.int32,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +39,7 @@ class Timeline:
     kind: str = "recorded"
     settings: Mapping[str, Any] = field(default_factory=dict)
     copies: NDArray[np.bool_] | None = None  # [steps, k]: the client's last delivery once more; None: there are none
+    local_steps: Ints | None = None  # [steps, k]: of each delivery's work; None: what the work says
 
     def __post_init__(self) -> None:
         for name, dtype in DTYPES.items():
@@ -46,8 +53,10 @@ class Timeline:
                 f"a timeline has clients [steps, k], versions [steps, k] and times [steps], "
                 f"not {self.clients.shape}, {self.versions.shape} and {self.times.shape}."
             )
-        if self.copies is not None and self.copies.shape != self.clients.shape:
-            raise UserError(f"copies has shape {self.copies.shape}: give it the shape of clients {self.clients.shape}.")
+        for name in ("copies", "local_steps"):
+            array = getattr(self, name)
+            if array is not None and array.shape != self.clients.shape:
+                raise UserError(f"{name} has shape {array.shape}: give it the shape of clients {self.clients.shape}.")
 
     @property
     def steps(self) -> int:
@@ -94,10 +103,8 @@ class Timeline:
         """The first steps only."""
         if not 1 <= steps <= self.steps:
             raise UserError(f"steps is {steps} but the timeline has {self.steps}: choose between 1 and {self.steps}.")
-        copies = None if self.copies is None else self.copies[:steps]
-        return replace(
-            self, clients=self.clients[:steps], versions=self.versions[:steps], times=self.times[:steps], copies=copies
-        )
+        given = {name: getattr(self, name) for name in DTYPES}
+        return replace(self, **{name: array[:steps] for name, array in given.items() if array is not None})
 
     def summary(self) -> Summary:
         """Staleness, pace, who took part, and what a simulation must hold in memory."""
@@ -110,11 +117,14 @@ class Timeline:
         draw(self, path, sample)
 
     def fingerprint(self) -> str:
-        """64 hexadecimal digits that two timelines share when their arrivals, versions and times do."""
+        """64 hexadecimal digits that two timelines share when their arrivals, versions, times and local steps do."""
         digest = hashlib.sha256(f"{self.population} {self.steps} {self.k}".encode())
         for array in (self.clients, self.versions, self.times, self.copies):
             if array is not None:
                 digest.update(array.data)
+        if self.local_steps is not None:
+            digest.update(b"local steps")
+            digest.update(self.local_steps.data)
         return digest.hexdigest()
 
     def knowing(self, past: History) -> Self:
@@ -128,3 +138,10 @@ class Timeline:
 
     def __repr__(self) -> str:
         return f"Timeline({self.kind}: {self.steps} steps, {self.k} of {self.population} clients at each)"
+
+    def _repr_html_(self) -> str:
+        from kasync import notebook
+        from kasync.timelines.picture import panels
+
+        words = f"{self!r}; staleness {self.staleness.mean():.1f} on average, {self.staleness.max()} at most"
+        return notebook.card(words, lambda figure: panels(figure, self, 12), 11.0, 6.5)

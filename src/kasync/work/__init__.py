@@ -1,5 +1,5 @@
-"""What does a client bring, and how is it computed for many clients at once? No clock, no server."""
+"""What a client brings, and how it is computed for many clients at once. No clock, no server."""
 
-from kasync.work.pieces import Gradient, LocalSGD, Work
+from kasync.work.protocol import Client, Custom, Gradient, Local, LocalSGD, Work
 
-__all__ = ["Gradient", "LocalSGD", "Work"]
+__all__ = ["Client", "Custom", "Gradient", "Local", "LocalSGD", "Work"]

@@ -1,4 +1,4 @@
-"""Which samples does a client draw on its n-th visit? A function of (seed, client, visit) and of nothing else."""
+"""Which samples a client draws on its n-th visit: a function of (seed, client, visit) and of nothing else."""
 
 from __future__ import annotations
 
@@ -9,36 +9,74 @@ from numpy.typing import NDArray
 
 from kasync import counter
 from kasync.data.federated import FederatedData
-from kasync.work import Work
+from kasync.work.protocol import Work
 
 
 @dataclass(frozen=True)
 class Batches:
-    """Draws mini-batches without replacement; a client with fewer samples than a batch uses all it has."""
+    """Draws mini-batches without replacement; a client with fewer samples than a batch uses all it has.
+
+    A work of `steps` draws every batch anew; one of `epochs` goes through all of a client's samples in a new order
+    each time, the last batch of an epoch being smaller.
+    """
 
     indices: NDArray[np.integer]  # [total]
     offsets: NDArray[np.int64]  # [clients + 1]
-    batch_size: int
-    batches: int  # per piece of work
+    work: Work
     seed: int
 
     @classmethod
     def of(cls, data: FederatedData, work: Work, seed: int) -> Batches:
-        return cls(data.indices, data.offsets, work.batch_size, work.batches, seed)
+        return cls(data.indices, data.offsets, work, seed)
+
+    @property
+    def batch_size(self) -> int:
+        return self.work.batch_size
 
     def draw(self, clients: NDArray[np.integer], visits: NDArray[np.integer]) -> tuple[NDArray, NDArray]:
-        """Samples [n, batches, m] int64 and their weights [n, batches, m] float32, which sum to one in every batch."""
+        """Samples [n, steps, m] int64 and their weights [n, steps, m] float32, which sum to one in every batch."""
+        assert self.work.steps is not None
+        return self._drawn(clients, visits, self.work.steps)
+
+    def visit(self, client: int, visit: int, steps: int | None = None) -> list[NDArray[np.int64]]:
+        """The samples of one visit, a mini-batch each; `steps` batches where the timeline says how many."""
+        if self.work.steps is None:
+            return self._epochs(client, visit, steps)
+        who, when = np.array([client]), np.array([visit])
+        samples, weights = self._drawn(who, when, self.work.steps if steps is None else steps)
+        real = int((weights[0, 0] > 0).sum()) if samples.shape[1] else 0
+        return [row[:real] for row in samples[0]]
+
+    def used(self, clients: NDArray[np.integer]) -> NDArray[np.int64]:
+        """[...] samples that a delivery of each client rests on: a batch, or all of its own where it does epochs."""
+        sizes = self.offsets[np.asarray(clients) + 1] - self.offsets[clients]
+        return sizes if self.work.steps is None else np.minimum(sizes, self.work.batch_size)
+
+    def _epochs(self, client: int, visit: int, steps: int | None) -> list[NDArray[np.int64]]:
+        mine = self.indices[self.offsets[client] : self.offsets[client + 1]].astype(np.int64)
+        per_epoch = -(-len(mine) // self.batch_size)
+        assert self.work.epochs is not None
+        wanted = self.work.epochs * per_epoch if steps is None else steps
+        cut = np.arange(self.batch_size, len(mine), self.batch_size)
+        batches: list[NDArray[np.int64]] = []
+        for epoch in range(-(-wanted // per_epoch)):
+            places = np.arange(len(mine)) + epoch * len(mine)
+            keys = counter.bits(self.seed, counter.Stream.EPOCHS, client, visit, places)
+            batches += np.split(mine[np.argsort(keys, kind="stable")], cut)
+        return batches[:wanted]
+
+    def _drawn(self, clients: NDArray, visits: NDArray, steps: int) -> tuple[NDArray, NDArray]:
         start = self.offsets[clients][:, None]  # [n, 1]
         size = self.offsets[np.asarray(clients) + 1][:, None] - start
         left = np.maximum(size[..., None] - np.arange(self.batch_size), 1).astype(np.uint64)  # [n, 1, m]
-        draws = np.arange(self.batches * self.batch_size).reshape(1, self.batches, self.batch_size)
+        draws = np.arange(steps * self.batch_size).reshape(1, steps, self.batch_size)
         who, when = clients[:, None, None], visits[:, None, None]
         ranks = (counter.bits(self.seed, counter.Stream.BATCHES, who, when, draws) % left).astype(np.int64)
-        picked = np.empty((self.batch_size, len(ranks), self.batches), dtype=np.int64)  # [m, n, batches]
+        picked = np.empty((self.batch_size, len(ranks), steps), dtype=np.int64)  # [m, n, steps]
         for draw in range(self.batch_size):
             free = np.sort(picked[:draw], axis=0) - np.arange(draw)[:, None, None]  # positions left before each picked
             picked[draw] = ranks[..., draw] + (free <= ranks[..., draw]).sum(0)  # the rank-th of those left
-        positions = np.moveaxis(picked, 0, -1)  # [n, batches, m]
+        positions = np.moveaxis(picked, 0, -1)  # [n, steps, m]
         used = np.minimum(size, self.batch_size)[..., None]  # [n, 1, 1]
         real = np.arange(self.batch_size) < used
         samples = self.indices[np.where(real, start[..., None] + positions, start[..., None])].astype(np.int64)

@@ -1,26 +1,38 @@
-"""How do n clients do their work at once: on one device, or side by side on the cores of a CPU?"""
+"""Computes what clients bring: chosen backend, threads side by side on a CPU, one device otherwise.
+
+chain    small networks of known layers: the batches of many clients in one pass, per-client products at the end
+vmap     any model that torch.func can vectorise: many clients in one call
+loop     any PyTorch code: one client after the other on each thread
+"""
 
 from __future__ import annotations
 
-import copy
+import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from kasync.data.federated import FederatedData, FederatedTensors, scaled
+from kasync.errors import UserError, unknown
 from kasync.kernel import Rows
-from kasync.work.general import General
-from kasync.work.layers import Chain, Loss
-from kasync.work.pieces import Gradient, LocalSGD, Work
+from kasync.work.layers import Chain
+from kasync.work.loop import Bench, Brought, Sent, Visit
+from kasync.work.objective import Inputs, Objective, plain
+from kasync.work.protocol import Gradient, Local, Work
 from kasync.work.stacks import StackedChain
+from kasync.work.trial import Traits
+from kasync.work.vmap import Vectorised
 
 MOST = 10  # clients at once; fixed, so that results do not depend on the number of cores
+BACKENDS = ("auto", "chain", "vmap", "loop")
+Draw = Callable[[int, int, int | None], list[NDArray]]  # client, visit, steps -> rows of each mini-batch
 
 
 @contextmanager
@@ -34,49 +46,167 @@ def one_thread_each() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def default_loss(data: FederatedData) -> Loss:
-    """Cross-entropy for classes, squared error for regression; per sample."""
-    if data.classes:
-        return lambda outputs, labels: functional.cross_entropy(outputs, labels, reduction="none")
-    return lambda outputs, labels: (outputs.flatten(1).mean(1) - labels).square()
+def backend_of(
+    model: nn.Module, data: FederatedTensors, work: Work, objective: Objective, traits: Traits, asked: str, ragged: bool
+) -> tuple[str, Any]:
+    """The backend that computes this, and its machine (None for the loop); refuse one that cannot."""
+    if asked not in BACKENDS:
+        raise unknown("backend", asked, BACKENDS)
+    if asked == "loop":
+        return "loop", None
+    reason = _only_looped(data, work, objective, traits, ragged)
+    if asked == "auto" and reason:
+        return "loop", None
+    chain = None if reason else Chain.of(model)
+    if chain is not None and asked in ("auto", "chain"):
+        return "chain", chain
+    on_cuda = next(model.parameters()).is_cuda
+    if not reason and (asked == "vmap" or (asked == "auto" and on_cuda)):
+        machine = Vectorised.of(model)
+        assert isinstance(data.inputs, Tensor)
+        if machine.takes(scaled(data.inputs[:1], objective.scale), data.labels[:1], objective.loss):
+            return "vmap", machine
+        reason = "torch.func cannot vectorise it"
+    if asked == "auto":
+        return "loop", None
+    why = reason or "it is no chain of convolutions, pools, ReLU and dense layers"
+    raise UserError(f"backend = {asked!r} does not take this run ({why}): use backend='auto' or 'loop'.")
 
 
-def flat_parameters(model: nn.Module) -> Tensor:
-    """[D] all parameters of the model, in the order of model.parameters()."""
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+def _only_looped(data: FederatedTensors, work: Work, objective: Objective, traits: Traits, ragged: bool) -> str | None:
+    """Why a run needs the loop, or None if other backends may take it."""
+    checks = {
+        "its work is more than one gradient or plain local SGD": not work.vectorised,
+        "its loss is a function of model and batch": objective.whole,
+        "it has several inputs or no labels": not isinstance(data.inputs, Tensor) or data.labels is None,
+        "its model changes buffers in training": bool(traits.changed),
+        "its model draws random numbers": traits.draws,
+        "its clients do different numbers of local steps": ragged,
+        "it computes in another precision": objective.precision != "float32",
+    }
+    return next((reason for reason, true in checks.items() if true), None)
+
+
+class Room:
+    """How many pieces of work may be under way: fewer after memory ran out once."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.busy = most, 0
+        self.changed = threading.Condition()
+
+    @contextmanager
+    def place(self, alone: bool = False) -> Iterator[None]:
+        """Wait for a place, or until nobody else is at work."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.busy < (1 if alone else self.most))
+            taken = self.most if alone else 1
+            self.busy += taken
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.busy -= taken
+                self.changed.notify_all()
+
+    def shrink(self) -> None:
+        """One piece fewer at the same time from now on."""
+        with self.changed:
+            self.most = max(1, self.most - 1)
 
 
 @dataclass(frozen=True, eq=False)
 class Clients:
-    """Computes what clients bring, for given parameters and batches."""
+    """Computes what clients bring, for given versions of the model."""
 
-    model: Chain | General
-    separate: Chain | General | StackedChain  # for clients with parameters of their own
+    backend: str
+    machine: Any  # Chain or Vectorised; None for the loop
+    separate: Any  # the same for clients with parameters of their own
     data: FederatedTensors
-    scale: str
-    loss: Loss
+    objective: Objective
     work: Work
+    new_bench: Callable[[], Bench]
+    draw: Draw
+    draws: bool = False  # whether the model draws random numbers
     threads: int = 1  # that work side by side; one where the device does it
     pool: ThreadPoolExecutor | None = None
+    room: Room = field(default_factory=lambda: Room(1))
     buffers: threading.local = field(default_factory=threading.local)
 
     @classmethod
-    def of(cls, model: nn.Module, data: FederatedData, work: Work, loss: Loss | None, device: str) -> Clients:
-        chain = Chain.of(model)
-        general = General.of(copy.deepcopy(model).to(device))
+    def of(
+        cls,
+        model: nn.Module,
+        data: FederatedData,
+        work: Work,
+        objective: Objective,
+        device: str,
+        draw: Draw,
+        *,
+        traits: Traits | None = None,
+        backend: str = "auto",
+        buffers: str = "average",
+        seed: int = 0,
+        threads: int | None = None,
+        ragged: bool = False,
+    ) -> Clients:
+        """The model lies on the device already."""
+        traits = traits or Traits((), False)
+        tensors = data.tensors(device)
+        name, machine = backend_of(model, tensors, work, objective, traits, backend, ragged)
         on_cuda = torch.device(device).type == "cuda"
-        threads = 1 if on_cuda else torch.get_num_threads()
+        threads = 1 if on_cuda else threads or torch.get_num_threads()
         pool = None if on_cuda else ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
-        separate = general if chain is None else StackedChain(chain) if on_cuda else chain
-        formula = loss or default_loss(data)
-        return cls(chain or general, separate, data.tensors(device), data.scale, formula, work, threads, pool)
+        separate = StackedChain(machine) if name == "chain" and on_cuda else machine
+
+        def new_bench() -> Bench:
+            return Bench(model, objective, work, traits, buffers, seed)
+
+        room = Room(threads)
+        return cls(
+            name, machine, separate, tensors, objective, work, new_bench, draw, traits.draws, threads, pool, room
+        )
+
+    @property
+    def bench(self) -> Bench:
+        """The calling thread's own."""
+        if not hasattr(self.buffers, "bench"):
+            self.buffers.bench = self.new_bench()
+        return self.buffers.bench
+
+    def visit(
+        self, sent: Sent, client: int, visit: int, before: int, steps: int | None, state: dict[str, Tensor], row: Tensor
+    ) -> Brought:
+        """One client's piece of work by the loop, into row [D]; the calling thread does it."""
+        device = row.device
+        samples = [torch.from_numpy(rows).to(device) for rows in self.draw(client, visit, steps)]
+        piece = Visit(client, visit, before, samples, state)
+        try:
+            with self.room.place():
+                return self._one(sent, piece, row)
+        except Exception as problem:
+            if not out_of_memory(problem):
+                raise _failed(piece, problem) from problem
+        self.buffers.__dict__.pop("bench", None)  # begin again with as little as possible, and alone
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        try:
+            with self.room.place(alone=True):
+                brought = self._one(sent, piece, row)
+        except Exception as problem:
+            raise _failed(piece, problem) from problem
+        self.room.shrink()
+        return brought
+
+    def _one(self, sent: Sent, piece: Visit, row: Tensor) -> Brought:
+        return self.bench.do(sent, piece, self.data.inputs, self.data.labels, row)
 
     def compute(
         self, params: Tensor, samples: Tensor, weights: Tensor, out: Tensor, places: Tensor | None = None
     ) -> Tensor:
         """Write what n clients bring into out [n, D], or into the rows `places` [n] of it, and return their losses [n].
 
-        params [D] is shared or [n, D]; samples [n, batches, m] are indices of the training set, weights likewise.
+        params [D] is shared or [n, D]; samples [n, steps, m] are rows of the training set, weights likewise.
         """
         shared = params.dim() == 1
 
@@ -87,14 +217,14 @@ class Clients:
                     return self._some(mine, samples[part], weights[part], out[part])
             return self.bring(mine, samples[part], weights[part], out, places[part])
 
-        return torch.cat(self._side_by_side(group, self.groups(len(samples), shared=shared)))
+        return torch.cat(self.side_by_side(group, self.groups(len(samples), shared=shared)))
 
     @torch.no_grad()
     def bring(self, params: Tensor, samples: Tensor, weights: Tensor, out: Tensor, places: Tensor) -> Tensor:
         """What one group of clients brings, into the rows `places` [n] of out; the calling thread computes it."""
-        if self.pool is not None and isinstance(self.model, Chain) and isinstance(self.work, Gradient):
+        if self.pool is not None and self.backend == "chain" and isinstance(self.work, Gradient):
             batch, shares = self._batch(samples[:, 0]), weights[:, 0].flatten()
-            return self.model.gradients(params, *batch, shares, self.loss, Rows(out, places.tolist()))
+            return self.machine.gradients(params, *batch, shares, self.objective.loss, Rows(out, places.tolist()))
         rows = self._scratch(out, len(samples))
         losses = self._some(params, samples, weights, rows)
         out.index_copy_(0, places, rows)
@@ -110,14 +240,29 @@ class Clients:
 
         Many at once cost less; an even number of groups is done sooner. The number of cores plays no part in it.
         """
+        if self.backend == "loop":
+            return [slice(one, one + 1) for one in range(n)]
         if self.pool is None:
             return [slice(0, n)]
         count = -(-n // MOST) * (2 if urgent else 1)
         size = -(-n // count) if shared and isinstance(self.work, Gradient) else 1
         return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
-    def _side_by_side(self, do: Callable[[slice], Tensor], groups: list[slice]) -> list[Tensor]:
+    def side_by_side(self, do: Callable[[Any], Any], groups: Sequence[Any]) -> list[Any]:
         return [do(group) for group in groups] if self.pool is None else list(self.pool.map(do, groups))
+
+    def outputs(self, sent: Sent, inputs: Inputs) -> Tensor:
+        """What the model makes of these inputs, in evaluation mode."""
+        if self.machine is None:
+            return plain(self.bench.evaluate(sent, inputs))
+        return self.machine.forward(sent.params, scaled(inputs, self.objective.scale))  # type: ignore[arg-type]
+
+    def losses(self, sent: Sent, inputs: Inputs, labels: Tensor | None) -> tuple[Tensor | None, Tensor]:
+        """Outputs, where the loss reads them, and the loss of each sample [n] (or the mean of all of them)."""
+        if self.objective.whole:
+            return None, self.bench.evaluated_losses(sent, inputs, labels)
+        outputs = self.outputs(sent, inputs)
+        return outputs, self.objective.loss(outputs, labels)
 
     def _scratch(self, like: Tensor, rows: int) -> Tensor:
         """[rows, D] to write into; on a CPU always the same memory of the calling thread, which is warm."""
@@ -129,28 +274,50 @@ class Clients:
         return held[:rows]
 
     def _some(self, params: Tensor, samples: Tensor, weights: Tensor, out: Tensor) -> Tensor:
-        if isinstance(self.work, LocalSGD):
+        if isinstance(self.work, Local):
             return self._local(self.work, params, samples, weights, out)
         return self._gradients(params, samples[:, 0], weights[:, 0], out)
 
     def _gradients(self, params: Tensor, samples: Tensor, weights: Tensor, out: Tensor) -> Tensor:
         batch, shares = self._batch(samples), weights.flatten()
         if params.dim() == 1:
-            return self.model.gradients(params, *batch, shares, self.loss, out)
+            return self.machine.gradients(params, *batch, shares, self.objective.loss, out)
         at = params[0] if isinstance(self.separate, Chain) else params  # a chain takes one client at a time
-        return self.separate.gradients(at, *batch, shares, self.loss, out)
+        return self.separate.gradients(at, *batch, shares, self.objective.loss, out)
 
     def _batch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs [n * m, ...] and labels [n * m] of these samples [n, m]."""
+        """Inputs [n * m, ...] and labels [n * m, ...] of these samples [n, m]."""
         chosen = samples.flatten()
-        return scaled(self.data.inputs[chosen], self.scale), self.data.labels[chosen]
+        assert isinstance(self.data.inputs, Tensor)
+        return scaled(self.data.inputs[chosen], self.objective.scale), self.data.labels[chosen]
 
-    def _local(self, work: LocalSGD, params: Tensor, samples: Tensor, weights: Tensor, out: Tensor) -> Tensor:
-        """Received model minus the model after the local steps."""
-        start = params.expand(len(out), -1)
+    def _local(self, work: Local, params: Tensor, samples: Tensor, weights: Tensor, out: Tensor) -> Tensor:
+        """Received model minus the model after local steps of plain SGD."""
+        assert work.lr is not None
+        rate, start = work.lr, params.expand(len(out), -1)
         local, losses = start, []
-        for number in range(work.steps):
+        for number in range(samples.shape[1]):
             losses.append(self._gradients(local, samples[:, number], weights[:, number], out))
-            local = local - work.lr * out
+            local = local - rate * out
         out.copy_(start - local)
         return torch.stack(losses).mean(0)
+
+
+def out_of_memory(problem: BaseException) -> bool:
+    """Whether this error says that memory ran out, on a device or at the host."""
+    if isinstance(problem, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(problem, RuntimeError) and any(
+        words in str(problem) for words in ("can't allocate memory", "not enough memory", "out of memory")
+    )
+
+
+def _failed(piece: Visit, problem: Exception) -> Exception:
+    if isinstance(problem, UserError):
+        return problem
+    reason = (str(problem).splitlines() or [""])[0]
+    sizes = sorted({len(rows) for rows in piece.samples})
+    return UserError(
+        f"the work of client {piece.client} on its visit {piece.number} failed with mini-batches of {sizes} samples "
+        f"({type(problem).__name__}: {reason}): change the model, the data or the work."
+    )

@@ -1,4 +1,4 @@
-"""Which layers does the compiled library compute, and how is it asked?
+"""The layers that the compiled library computes, and how it is called.
 
 Where it was built it does on a CPU what torch is slow at: a convolution of few channels, its weight gradients client by
 client, and the largest of 2 x 2. Each call is one long piece of work without Python's lock.

@@ -1,4 +1,4 @@
-"""How are many clients' gradients taken from one fat forward and backward pass at shared weights?
+"""Gradients of many clients from one fat forward and backward pass at shared weights, for chains of known layers.
 
 For a chain of known layers the gradient of each client's weights needs only the layer's input and the gradient of its
 output: the batch of all clients goes through once, and per client only the last product is taken.
@@ -17,8 +17,7 @@ from torch.nn import functional
 
 from kasync.kernel import Block
 from kasync.work import compiled
-
-Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs [n, ...], labels [n]) -> losses [n]
+from kasync.work.objective import Loss
 
 
 @dataclass(frozen=True)
@@ -213,6 +212,8 @@ class Chain:
     def of(cls, model: nn.Module) -> Chain | None:
         """The chain that computes what the model does, or None if it is of another kind."""
         layers, start = [], 0
+        if not all(parameter.requires_grad for parameter in model.parameters()):
+            return None
         for module in _flattened(model):
             layer = _read(module, start)
             if layer is None:

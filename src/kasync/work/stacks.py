@@ -1,4 +1,4 @@
-"""How are the gradients of several runs' clients taken at once, where each run has parameters of its own?
+"""Gradients of the clients of several runs at once, where each run has parameters of its own.
 
 The same chain of layers as in kasync.work.layers, with one more dimension: R sets of parameters, each with the batches
 of its n clients. A convolution becomes a product with a band matrix for each run, since a library's convolution with R
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kasync.work.layers import Chain, Convolution, Dense, Loss, Weighted
+from kasync.work.layers import Chain, Convolution, Dense, Weighted
+from kasync.work.objective import Loss
 
 SMALL = 200_000  # places in a band matrix up to which every client's gradient is taken with one
 

@@ -1,4 +1,4 @@
-"""Which client gets which samples? Six ways to share a training set out, each `way(settings)(dataset, clients, seed)`.
+"""Six ways to share a training set out over clients, each `way(settings)(dataset, clients, seed)`.
 
 labels(per_client, size)   Algorithm 4 of the paper: a few labels per client, samples may be shared between clients
 dirichlet(alpha)           each label's samples in Dirichlet proportions over the clients
@@ -13,10 +13,10 @@ from importlib import import_module
 from typing import Any
 
 from kasync.data.partition.algorithm4 import ByLabels as labels
-from kasync.data.partition.groups import ByGroups as natural
 from kasync.data.partition.lists import Partition, Split
 from kasync.data.partition.measures import Measures
 from kasync.data.partition.whole import ByDirichlet as dirichlet
+from kasync.data.partition.whole import ByGroups as natural
 from kasync.data.partition.whole import ByQuantity as quantity
 from kasync.data.partition.whole import ByShards as shards
 from kasync.data.partition.whole import Equal as iid

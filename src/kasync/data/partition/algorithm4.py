@@ -1,4 +1,4 @@
-"""How does the paper make non-IID clients? Algorithm 4: a few labels per client, a random size, random proportions."""
+"""Algorithm 4 of the paper, its non-IID clients: a few labels per client, a random size, random proportions."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -7,9 +7,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kasync.data.partition.apportion import apportion
 from kasync.data.partition.draws import Purpose, bits, rounds_for, shuffled, uniforms
-from kasync.data.partition.lists import Split, offsets_of
+from kasync.data.partition.lists import Split, apportion, offsets_of
 from kasync.errors import UserError
 
 _SAMPLES_AT_ONCE = 1 << 20

@@ -1,4 +1,4 @@
-"""Which random numbers does a partition use? Functions of (seed, client), so that more clients change nothing."""
+"""Random numbers of a partition: functions of (seed, client), so that more clients change nothing."""
 
 from enum import IntEnum
 
@@ -23,6 +23,7 @@ class Purpose(IntEnum):
     VALIDATION = 7
     SERVER = 8
     PAIRS = 9
+    OWN_TEST = 10
 
 
 _GOLDEN = 0x9E3779B97F4A7C15

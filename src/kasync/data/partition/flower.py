@@ -1,4 +1,4 @@
-"""How does a Flower user share a Hugging Face data set out in these ways? As partitioners of flwr_datasets."""
+"""These ways to share samples out as partitioners of flwr_datasets, for Hugging Face data sets."""
 
 import numpy as np
 

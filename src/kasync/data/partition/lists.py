@@ -1,4 +1,4 @@
-"""What does a partition look like? One flat array of sample indices, and where each client's part of it begins."""
+"""A partition: one flat array of sample indices, and where each client's part of it begins."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kasync.data.dataset import are_classes
 from kasync.errors import UserError
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Partition:
 
     def picture(self, path: str | PathLike[str], labels: NDArray[np.integer], show: int = 30) -> None:
         """Clients against labels, a dot's area the number of samples; many clients are shown by `show` of them."""
-        from kasync.data.partition.picture import draw
+        from kasync.data.partition.measures import draw
 
         draw(path, {self.title: self}, labels, show)
 
@@ -84,11 +85,19 @@ class Split(ABC):
     """A way to share samples out: its fields are the settings, the call gives the partition."""
 
     kind: ClassVar[str]
+    by_class: ClassVar[bool] = True  # whether it looks at the labels, which are then one class for each sample
     allow_empty: bool = field(default=False, kw_only=True)
 
     def __call__(self, dataset: Dataset, clients: int | None = None, seed: int = 0) -> Partition:
         """The training samples of a data set, shared out over so many clients."""
-        return self.over(dataset.train.labels, clients, seed, dataset.train.groups)
+        samples = dataset.train
+        if self.by_class and not are_classes(samples.labels):
+            raise UserError(
+                f"{self.kind} shares classes out, and the samples of {dataset.name} have no class each: use iid, "
+                "quantity or natural."
+            )
+        labels = samples.labels if are_classes(samples.labels) else np.zeros(len(samples), np.int64)
+        return self.over(labels, clients, seed, samples.groups)
 
     def over(
         self, labels: NDArray[np.integer], clients: int | None, seed: int = 0, groups: NDArray[np.integer] | None = None
@@ -145,3 +154,33 @@ def offsets_of(sizes: NDArray[np.integer]) -> NDArray[np.int64]:
     offsets = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
     return offsets
+
+
+def apportion(totals: NDArray[np.int64], weights: NDArray[np.float64], least: int = 0) -> NDArray[np.int64]:
+    """total * weight / sum of weights [rows, parts], rounded to add up to totals [rows], each at least `least`.
+
+    Rounded down, and what is missing goes to the largest fractions, one each (Hamilton's method). With least = 1 a part
+    whose share would be below one gets exactly one and the others share the rest in proportion; a row with fewer
+    samples than parts cannot do that and is shared as with least = 0.
+    """
+    exact = totals[:, None] * (weights / weights.sum(1, keepdims=True))  # [rows, parts]
+    if least == 1:
+        enough = totals >= weights.shape[1]
+        exact[enough] = _raised_to_one(totals[enough], weights[enough])
+    rounded = np.floor(exact + 1e-9)  # a share that is whole but for the last bit of a float is whole
+    missing = totals - rounded.sum(1).astype(np.int64)  # [rows], 0 <= missing < parts
+    by_fraction = np.argsort(rounded - exact, axis=1, kind="stable")  # [rows, parts], the largest fraction first
+    extra = np.zeros(weights.shape, np.int64)
+    np.put_along_axis(extra, by_fraction, (np.arange(weights.shape[1]) < missing[:, None]).astype(np.int64), axis=1)
+    return rounded.astype(np.int64) + extra
+
+
+def _raised_to_one(totals: NDArray[np.int64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """max(1, slope * weight) [rows, parts] with the one slope per row that makes the parts add up to the total."""
+    rising = np.sort(weights, axis=1)  # [rows, parts]
+    rest = np.cumsum(rising[:, ::-1], axis=1)[:, ::-1]  # [rows, parts] the weights from this one upwards
+    slopes = (totals[:, None] - np.arange(weights.shape[1])) / rest  # the slope if all below this one are raised to one
+    fits = slopes * rising >= 1
+    fits[:, -1] = True  # total >= parts, so raising all but the largest always works
+    slope = np.take_along_axis(slopes, fits.argmax(1)[:, None], axis=1)  # [rows, 1]
+    return np.maximum(1.0, slope * weights)

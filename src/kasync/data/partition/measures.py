@@ -1,11 +1,17 @@
-"""How far from IID is a partition? Three numbers over the clients' label counts."""
+"""How far from IID a partition is, in three numbers over the clients' label counts and as a picture."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kasync.data.partition.draws import Purpose, bits
+from kasync.errors import UserError
 
 _ALL_PAIRS_UP_TO = 1000  # clients; beyond that pairs are sampled
 _SAMPLED_PAIRS = 200_000
@@ -48,3 +54,79 @@ def _mean_jaccard(has: NDArray[np.bool_]) -> float:
     both = (has[first] & has[second]).sum(1)  # [pairs]
     either = (has[first] | has[second]).sum(1)
     return float(1 - (both / either).mean())
+
+
+if TYPE_CHECKING:
+    from kasync.data.partition.lists import Partition
+
+_COLOUR = "#2b6cb0"
+_BAR_COLOUR = "#a0aec0"
+
+
+def draw(
+    path: str | PathLike[str], partitions: Mapping[str, Partition], labels: NDArray[np.integer], show: int = 30
+) -> None:
+    """One panel per title and partition, side by side, each of at most `show` clients spread over all of them."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UserError("a picture needs matplotlib: pip install 'kasync[plot]'.") from error
+    if show < 1:
+        raise UserError(f"show is {show}, but a picture needs at least 1 client.")
+    classes = int(labels.max()) + 1
+    shown = {title: _spread(part.clients, show) for title, part in partitions.items()}
+    widths = [max(3.6, 0.17 * len(clients) + 1) for clients in shown.values()]
+    height = 1.9 + max(1.4, 0.2 * min(classes, 62))
+    figure = Figure(figsize=(sum(widths) + 0.6, height), layout="constrained")
+    FigureCanvasAgg(figure)  # draws without a screen and without pyplot's global state
+    grid = figure.add_gridspec(2, len(widths), height_ratios=[1, height], width_ratios=widths)
+    counts = {title: _counts_of(part, shown[title], labels, classes) for title, part in partitions.items()}
+    most = max(1, max(int(table.max(initial=0)) for table in counts.values()))
+    tallest = max(1, max(int(table.sum(1).max(initial=0)) for table in counts.values()))
+    for column, (title, partition) in enumerate(partitions.items()):
+        bars, dots = figure.add_subplot(grid[0, column]), figure.add_subplot(grid[1, column])
+        _draw_sizes(bars, counts[title], tallest)
+        clients = shown[title]
+        few = (
+            f"{len(clients)} of {partition.clients:,}" if len(clients) < partition.clients else f"{partition.clients:,}"
+        )
+        bars.set_title(f"{title}\n{few} clients", fontsize=9)
+        _draw_dots(dots, counts[title], clients, most)
+        if column == 0:
+            bars.set_ylabel("samples", fontsize=8)
+            dots.set_ylabel("label", fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+def _spread(clients: int, show: int) -> NDArray[np.int64]:
+    """At most `show` clients, evenly spread over all of them."""
+    return np.unique(np.linspace(0, clients - 1, min(clients, show)).round().astype(np.int64))
+
+
+def _counts_of(partition: Partition, clients: NDArray, labels: NDArray, classes: int) -> NDArray[np.int64]:
+    """Label counts of the shown clients alone [shown, classes]."""
+    return np.stack([np.bincount(labels[partition.of(int(client))], minlength=classes) for client in clients])
+
+
+def _draw_sizes(axes: Any, counts: NDArray, tallest: int) -> None:
+    axes.bar(np.arange(len(counts)), counts.sum(1), width=0.7, color=_BAR_COLOUR)
+    axes.set(xlim=(-0.7, len(counts) - 0.3), ylim=(0, tallest * 1.05), xticks=[])
+    axes.tick_params(labelsize=7)
+    axes.spines[["top", "right", "bottom"]].set_visible(False)
+
+
+def _draw_dots(axes: Any, counts: NDArray, clients: NDArray, most: int) -> None:
+    client, label = np.nonzero(counts)
+    axes.scatter(client, label, s=np.maximum(3, 110 * counts[client, label] / most), color=_COLOUR, linewidths=0)
+    axes.set_xlim(-0.7, len(counts) - 0.3)
+    axes.set_ylim(-0.7, counts.shape[1] - 0.3)
+    ticks = np.unique(np.linspace(0, len(clients) - 1, min(len(clients), 6)).round().astype(int))
+    axes.set_xticks(ticks, [f"{clients[tick]:,}" for tick in ticks])
+    step = 1 if counts.shape[1] <= 20 else 5
+    axes.set_yticks(np.arange(0, counts.shape[1], step))
+    axes.set_xlabel(f"client        (largest dot: {most:,} samples)", fontsize=8)
+    axes.tick_params(labelsize=7)
+    axes.grid(alpha=0.25, linewidth=0.5)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

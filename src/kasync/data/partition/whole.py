@@ -1,4 +1,4 @@
-"""How is a training set divided so that every sample goes to exactly one client?"""
+"""Partitions into disjoint lists: IID, shards, Dirichlet, quantity skew, and by who made the samples."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -6,9 +6,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kasync.data.partition.apportion import apportion
 from kasync.data.partition.draws import Purpose, generator, order
-from kasync.data.partition.lists import Split, by_owner
+from kasync.data.partition.lists import Split, apportion, by_owner
 from kasync.errors import UserError, unknown
 
 Lists = tuple[NDArray[np.int32], NDArray[np.int64]]
@@ -19,6 +18,7 @@ class Equal(Split):
     """IID: shuffled and dealt out, sizes equal to within one."""
 
     kind: ClassVar[str] = "iid"
+    by_class: ClassVar[bool] = False
 
     def lists(self, labels: NDArray, clients: int | None, seed: int, groups: NDArray | None) -> Lists:
         count = self.needs_clients(clients)
@@ -86,6 +86,7 @@ class ByQuantity(Split):
     law: str = "lognormal"
     shape: float = 1.0
     kind: ClassVar[str] = "quantity"
+    by_class: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.law not in _LAWS:
@@ -128,3 +129,41 @@ def _cut_evenly(total: int, parts: int) -> NDArray[np.int64]:
 def _check_positive(setting: str, value: float) -> None:
     if not 0 < value < np.inf:
         raise UserError(f"{setting} is {value}, but must be a positive number: 0.5, say.")
+
+
+PICKS = ("largest", "first", "random")
+
+
+@dataclass(frozen=True)
+class ByGroups(Split):
+    """One client per group; for fewer clients than groups the "largest", the "first" or "random" ones are taken."""
+
+    pick: str = "largest"
+    kind: ClassVar[str] = "natural"
+    by_class: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.pick not in PICKS:
+            raise unknown("pick of natural", self.pick, PICKS)
+
+    def lists(
+        self, labels: NDArray, clients: int | None, seed: int, groups: NDArray | None
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        if groups is None:
+            raise UserError("natural needs to know who made each sample, which this data set does not say: use labels.")
+        _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)  # group [N], sizes [groups]
+        count = len(sizes) if clients is None else clients
+        if count > len(sizes):
+            raise UserError(
+                f"clients is {count}, but natural finds only {len(sizes)} groups: lower it or leave it out."
+            )
+        ranking = {
+            "largest": lambda: np.argsort(-sizes, kind="stable"),
+            "first": lambda: np.arange(len(sizes)),
+            "random": lambda: order(len(sizes), seed, Purpose.DEAL),
+        }[self.pick]()
+        client_of = np.full(len(sizes), -1)  # [groups]
+        client_of[np.sort(ranking[:count])] = np.arange(count)  # clients keep the order of their groups
+        owners = client_of[group]  # [N]
+        taken = np.flatnonzero(owners >= 0)
+        return by_owner(taken, owners[taken], count)

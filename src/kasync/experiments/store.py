@@ -1,0 +1,381 @@
+"""The store of a results folder: what was planned, and settings, summary and evaluations of every run, as tables.
+
+    RESULTS/experiments.json     titles, tasks, rules and the paper's numbers of each experiment
+    RESULTS/cells.parquet        which run stands where: experiment, task, rule, staleness, seed, axes and factors
+    RESULTS/runs.parquet         one row per packed run: its summary, device, precision and versions
+    RESULTS/settings.parquet     one row per packed run: every setting that decides its numbers
+    RESULTS/metrics.parquet      one row per evaluation of a packed run
+    RESULTS/runs/KEY/            a run that is not packed: its working place, docs/results-format.md
+
+All tables share the column `key`. A run is read the same way whether it is packed or not.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kasync import lock
+from kasync.errors import UserError
+from kasync.experiments import files, metrics, toml
+
+FORMAT, VERSION = "kasync results", 2
+ABOUT, CELLS, TABLES = "experiments.json", "cells.parquet", ("runs.parquet", "settings.parquet", "metrics.parquet")
+PARTS = ("run.toml", "metrics.csv", "steps.npz", "summary.json")  # of a run's folder
+COUNTS = (  # distributions over all steps of a run, the only arrays of steps.npz that are packed
+    "staleness_count",
+    "staleness_weight",
+    "weight_count",
+    "similarity_count",
+    "selected_count",
+    "predominant_count",
+)
+MADE = {"products": "precision"}  # [made] of run.toml -> column of runs.parquet, where they differ
+WHOLE = ("step", "updates", "stage", "dropped")  # columns of metrics that are whole numbers
+JSON = b"json"  # marks a column whose values are of several types, held as JSON text
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run, as far as it has come: everything is empty before it begins, `summary` is empty until it is finished."""
+
+    key: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    made: Mapping[str, Any] = field(default_factory=dict)  # with which versions, on which device, in which precision
+    rows: Mapping[str, NDArray[np.float64]] = field(default_factory=dict, repr=False)  # metric -> [evaluations]
+    steps: Mapping[str, NDArray] = field(default_factory=dict, repr=False)  # array of steps.npz; of packed runs COUNTS
+    summary: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.summary)
+
+    @property
+    def begun(self) -> bool:
+        return bool(self.settings)
+
+    @property
+    def step(self) -> int:
+        """Steps made so far, as of the last evaluation."""
+        steps = (self.rows or self.steps).get("step")
+        return int(steps[-1]) if steps is not None and len(steps) else 0
+
+    def reached(self, accuracy: float) -> Mapping[str, float] | None:
+        """Step, virtual time and client updates of the first evaluation at or above this accuracy."""
+        first = metrics.reached(self.rows["accuracy"], accuracy) if self.rows else None
+        if first is None:
+            return None
+        return {name: float(self.rows[name][first]) for name in ("step", "time", "updates")}
+
+    def aggregated(self, ratio: float) -> float | None:
+        """N_ave of the summary for this mu."""
+        found = [row["number"] for row in self.summary.get("aggregated") or () if row["mu"] == ratio]
+        return found[0] if found else None
+
+
+@dataclass(frozen=True)
+class Store:
+    """A results folder; opening it reads nothing."""
+
+    folder: Path
+
+    def run(self, key: str) -> Run:
+        """A run of this key; an empty one where nothing was begun."""
+        packed = self._packed()
+        return packed[key] if key in packed else run_in(self.folder / "runs" / key)
+
+    def every(self) -> list[str]:
+        """Every run there is, planned or not."""
+        loose = {path.parent.name for path in (self.folder / "runs").glob("*/run.toml")}
+        return sorted(self._packed().keys() | loose)
+
+    def finished(self, key: str) -> bool:
+        return key in self._packed() or (self.folder / "runs" / key / "summary.json").exists()
+
+    def experiments(self) -> dict[str, dict[str, Any]]:
+        """What is recorded of each experiment: title, tasks, rules, the paper's numbers."""
+        path = self.folder / ABOUT
+        if not path.exists():
+            return {}
+        table = files.read_json(path)
+        if not isinstance(table, dict) or (table.get("format"), table.get("version")) != (FORMAT, VERSION):
+            raise UserError(f"{path} is no list of experiments of this version: delete it and run the command again.")
+        return table["experiments"]
+
+    def cells(self) -> list[dict[str, Any]]:
+        """Which run stands where, in the order they were planned."""
+        path = self.folder / CELLS
+        return _rows(path) if path.exists() else []
+
+    def record(
+        self, name: str, about: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], mixed: bool = False
+    ) -> None:
+        """Add an experiment, or add to it; nothing is removed, several processes may do so at once.
+
+        Several kinds of device or precisions in one experiment are refused, unless what there is of old is `mixed`.
+        """
+        files.make_folder(self.folder)
+        with lock.held(self.folder, wait=10.0):
+            every = self.experiments()
+            before = every.get(name, {})
+            lists = {}
+            for rows, key in (("tasks", "name"), ("rules", "label")):
+                lists[rows] = list({row[key]: row for row in [*before.get(rows, []), *about[rows]]}.values())
+            every[name] = {**about, **lists}
+            ours = [{"experiment": name, **cell} for cell in cells]
+            places = {_place(cell) for cell in ours}
+            kept = [cell for cell in self.cells() if _place(cell) not in places]
+            mine = [cell for cell in kept if cell["experiment"] == name and cell.get("device")]
+            kinds = {(cell["device"], cell["precision"]) for cell in [*mine, *ours] if "device" in cell}
+            one_kind(set() if mixed else kinds, name)
+            write_table(self.folder / CELLS, [*kept, *ours])
+            files.write_json(self.folder / ABOUT, {"format": FORMAT, "version": VERSION, "experiments": every})
+
+    def pack(self) -> int:
+        """Move every finished run from its folder into the tables; how many were moved.
+
+        The tables are replaced before a folder goes, so that a run is never in neither. Arrays by step stay behind.
+        """
+        with lock.held(self.folder, wait=10.0):
+            folders = sorted(path.parent for path in (self.folder / "runs").glob("*/summary.json"))
+            if folders:
+                every = {**self._packed(), **{folder.name: run_in(folder) for folder in folders}}
+                write_tables(self.folder, [every[key] for key in sorted(every)])
+            for folder in folders:
+                shutil.rmtree(folder)
+        return len(folders)
+
+    def _packed(self) -> Mapping[str, Run]:
+        changed = tuple(_changed(self.folder / name) for name in TABLES)
+        return {} if None in changed else _tables(self.folder, changed)
+
+
+def write_tables(folder: Path, runs: Sequence[Run]) -> None:
+    """The three tables of these runs."""
+    write_table(folder / "metrics.parquet", None, _metrics(runs))
+    write_table(folder / "settings.parquet", [{"key": run.key, **dict(flat(run.settings))} for run in runs])
+    write_table(folder / "runs.parquet", [_row(run) for run in runs])
+
+
+def _row(run: Run) -> dict[str, Any]:
+    """A run's row in runs.parquet."""
+    made = {MADE.get(name, name): value for name, value in run.made.items()}
+    counts = {name: run.steps[name].tolist() for name in COUNTS if name in run.steps}
+    summary = {name: value for name, value in run.summary.items() if name not in ("format", "version")}
+    return {"key": run.key, **dict(flat(summary)), **made, **counts}
+
+
+def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Tables in tables as names with dots: rule.lr."""
+    for name, value in table.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{prefix}{name}.")
+        elif not isinstance(value, Mapping):
+            yield f"{prefix}{name}", value
+
+
+def nested(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The opposite of `flat`."""
+    table: dict[str, Any] = {}
+    for name, value in row.items():
+        *path, last = name.split(".")
+        inner = table
+        for each in path:
+            inner = inner.setdefault(each, {})
+        inner[last] = value
+    return table
+
+
+# ---- tables
+
+
+def _arrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as problem:
+        raise UserError("the store needs pyarrow: pip install 'kasync[cli]'.") from problem
+    return pyarrow, pyarrow.parquet
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]] | None, columns: Mapping[str, Any] | None = None) -> None:
+    """One parquet file, whole or not at all; a value that a row lacks is null."""
+    arrow, parquet = _arrow()
+    if columns is None:
+        names = dict.fromkeys(name for row in rows or () for name in row)
+        columns = {name: [row.get(name) for row in rows or ()] for name in names}
+    fields, arrays = [], []
+    for name, values in columns.items():
+        array, kind = _column(arrow, values)
+        arrays.append(array)
+        fields.append(arrow.field(name, array.type, metadata=kind))
+    content = io.BytesIO()
+    table = arrow.Table.from_arrays(arrays, schema=arrow.schema(fields))
+    few = [name for name, array in zip(columns, arrays, strict=True) if _repeats(arrow, array)]
+    parquet.write_table(table, content, compression="zstd", compression_level=19, use_dictionary=few)
+    files.write(path, content.getvalue())
+
+
+def _repeats(arrow: Any, array: Any) -> bool:
+    """Whether values come so often again that a dictionary of them saves room."""
+    if arrow.types.is_nested(array.type):
+        return False
+    return arrow.types.is_dictionary(array.type) or 2 * len(array.unique()) < len(array)
+
+
+def _column(arrow: Any, values: Any) -> tuple[Any, dict[bytes, bytes] | None]:
+    """The values with the narrowest type that keeps them as they are."""
+    if isinstance(values, list):
+        known = [value for value in values if value is not None]
+        tables = {tuple(row) for value in known if isinstance(value, list) for row in value if isinstance(row, dict)}
+        if len({type(value) for value in known}) > 1 or len(tables) > 1:
+            texts = [None if value is None else json.dumps(value, ensure_ascii=False) for value in values]
+            return arrow.array(texts, arrow.string()), {JSON: b"1"}
+    return arrow.array(values), None
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a table, values that are null included."""
+    arrow, parquet = _arrow()
+    try:
+        table = parquet.read_table(path)
+    except (OSError, arrow.ArrowException) as problem:
+        raise _damaged(path, problem) from None
+    texts = [each.name for each in table.schema if (each.metadata or {}).get(JSON)]
+    rows = table.to_pylist()
+    for row in rows:
+        row.update({name: json.loads(row[name]) for name in texts if row[name] is not None})
+    return rows
+
+
+def _metrics(runs: Sequence[Run]) -> dict[str, Any]:
+    """Columns of metrics.parquet: the evaluations of one run after the other."""
+    arrow, _ = _arrow()
+    names = dict.fromkeys(name for run in runs for name in run.rows)
+    counts = [len(next(iter(run.rows.values()), ())) for run in runs]
+    keys = arrow.DictionaryArray.from_arrays(
+        arrow.array(np.repeat(np.arange(len(runs), dtype=np.int32), counts)), arrow.array([run.key for run in runs])
+    )
+    columns: dict[str, Any] = {"key": keys}
+    for name in names:
+        values = [run.rows.get(name, np.full(count, np.nan)) for run, count in zip(runs, counts, strict=True)]
+        joined = np.concatenate(values) if values else np.zeros(0)
+        whole = name in WHOLE and np.isfinite(joined).all()
+        columns[name] = joined.astype(np.int64) if whole else joined
+    return columns
+
+
+@lru_cache(maxsize=16)
+def _tables(folder: Path, changed: tuple[int | None, ...]) -> Mapping[str, Run]:
+    """Every packed run by its key."""
+    arrow, parquet = _arrow()
+    try:
+        table = parquet.read_table(folder / "metrics.parquet")
+        order = table["key"].combine_chunks()
+        columns = {name: np.asarray(table[name], np.float64) for name in table.column_names if name != "key"}
+    except (OSError, KeyError, arrow.ArrowException) as problem:
+        raise _damaged(folder / "metrics.parquet", problem) from None
+    numbers = order.indices.to_numpy() if len(order) else np.zeros(0, np.int32)  # [evaluations], ascending
+    names = order.dictionary.to_pylist() if len(order) else []
+    bounds = np.searchsorted(numbers, np.arange(len(names) + 1))
+    places = {key: slice(bounds[i], bounds[i + 1]) for i, key in enumerate(names) if bounds[i] < bounds[i + 1]}
+    settings = {row.pop("key"): row for row in _rows(folder / "settings.parquet")}
+    runs = {}
+    for row in _rows(folder / "runs.parquet"):
+        key = row.pop("key")
+        made: dict[str, Any] = {}
+        counts: dict[str, NDArray] = {}
+        summary: dict[str, Any] = {}
+        for name, value in row.items():
+            if name in COUNTS:
+                counts |= {} if value is None else {name: np.asarray(value)}
+            elif name in VERSIONS:
+                made |= {} if value is None else {VERSIONS[name]: value}
+            else:
+                summary[name] = value
+        rows = {name: values[places[key]] for name, values in columns.items()} if key in places else {}
+        told = nested({name: value for name, value in settings[key].items() if value is not None})
+        known = {name: value for name, value in summary.items() if value is not None}
+        runs[key] = Run(key, told, made, rows, counts, nested(known))
+    return runs
+
+
+VERSIONS = {  # column of runs.parquet -> name in [made]
+    **{name: name for name in ("kasync", "torch", "numpy", "python", "device", "source", "hold")},
+    **{column: name for name, column in MADE.items()},
+}
+
+
+# ---- the folder of one run
+
+
+def run_in(folder: Path) -> Run:
+    """The run of this folder; what has not changed since it was last read is not read again."""
+    return _run_in(folder, tuple(_changed(folder / name) for name in PARTS))
+
+
+@lru_cache(maxsize=4096)
+def _run_in(folder: Path, changed: tuple[int | None, ...]) -> Run:
+    settings, rows, steps, summary = (when is not None for when in changed)
+    table = toml.read(folder / "run.toml") if settings else {}
+    return Run(
+        folder.name,
+        {name: value for name, value in table.items() if name != "made"},
+        table.get("made", {}),
+        _evaluations(folder / "metrics.csv") if rows else {},
+        _arrays(folder / "steps.npz") if steps else {},
+        files.read_json(folder / "summary.json") if summary else {},
+    )
+
+
+def _changed(path: Path) -> int | None:
+    """When the file was last written, None when it is not there."""
+    try:
+        return path.stat().st_mtime_ns
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _evaluations(path: Path) -> dict[str, NDArray[np.float64]]:
+    try:
+        table = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+        columns = {name: np.array([float(row[name] or "nan") for row in table]) for name in (table[0] if table else ())}
+    except (OSError, ValueError, TypeError) as problem:
+        raise _damaged(path, problem) from None
+    if columns and not {"step", "time", "updates", "accuracy"} <= columns.keys():
+        raise _damaged(path, "columns are missing")
+    return columns
+
+
+def _arrays(path: Path) -> dict[str, NDArray]:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return dict(stored)
+    except (OSError, ValueError, zipfile.BadZipFile) as problem:
+        raise _damaged(path, problem) from None
+
+
+def _damaged(path: Path, problem: object) -> UserError:
+    return UserError(f"{path} cannot be read ({problem}): delete it and run the command again.")
+
+
+def one_kind(kinds: set[tuple[str, str]], where: str) -> None:
+    """Runs that are compared are made on one kind of device, in one precision."""
+    if len(kinds) > 1:
+        named = ", ".join(sorted(f"{precision} on {device}" for device, precision in kinds))
+        raise UserError(f"{where} would mix {named}: make all of them alike, or give another folder with --out.")
+
+
+def _place(cell: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(cell[key] for key in ("experiment", "task", "rule", "staleness", "seed"))

@@ -1,0 +1,134 @@
+"""The page of a live run: its record folder as one html file, or served here and followed as the run goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from html import escape
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from kasync.errors import UserError
+from kasync.live.watch import ABOUT, CLIENTS, UPDATES
+
+ADDRESS = "127.0.0.1"  # nobody else can reach it
+NAMES = ("127.0.0.1", "localhost")  # a page of another site that points its own name here is refused
+MOST = 1500  # points of a curve; a longer run is thinned out
+
+
+def is_live(folder: Path) -> bool:
+    """Whether a live run writes, or wrote, its records here."""
+    return (folder / ABOUT).is_file()
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """What the folder says now; a line that is being written is left for the next look."""
+    if not is_live(folder):
+        raise UserError(
+            f"{folder} holds no records of a live run: give the folder that record= named (a finished simulation is "
+            f"shown by kasync report)."
+        )
+    try:
+        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        clients = json.loads((folder / CLIENTS).read_text(encoding="utf-8")) if (folder / CLIENTS).exists() else {}
+        lines = (folder / UPDATES).read_text(encoding="utf-8").splitlines() if (folder / UPDATES).exists() else []
+    except (OSError, ValueError) as problem:
+        raise UserError(f"{folder} cannot be read ({problem}): is it the folder of a live run?") from None
+    updates: dict[int, dict[str, Any]] = {}
+    evaluations: dict[int, dict[str, Any]] = {}
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if "update" in record:
+            updates[record["update"]] = record  # one that was made again after a death is the later one
+        else:
+            evaluations[record["evaluation"]] = record
+    every = -(-len(updates) // MOST) if updates else 1
+    kept = [updates[number] for number in sorted(updates)]
+    return {
+        "name": folder.name,
+        "about": about,
+        "updates": [record for place, record in enumerate(kept) if place % every == 0 or place >= len(kept) - 300],
+        "evaluations": [evaluations[number] for number in sorted(evaluations)],
+        "clients": clients,
+    }
+
+
+def html(data: dict[str, Any], follow: bool = False) -> str:
+    """One page that needs no network; one that follows asks its own server for newer data."""
+    text = (files("kasync.live") / "page.html").read_text(encoding="utf-8")
+    inside = json.dumps(data, allow_nan=False).replace("<", "\\u003c")
+    title = escape(f"{data['name']}: {data['about'].get('rule', '')}")
+    connect = "'self'" if follow else "'none'"
+    return (
+        text.replace("{{TITLE}}", title)
+        .replace("{{CONNECT}}", connect)
+        .replace("{{FOLLOW}}", "data.json" if follow else "")
+        .replace("{{DATA}}", inside)
+    )
+
+
+def write(folder: Path, out: Path | None = None) -> Path:
+    """The page as a file, in the folder itself where no other place is named."""
+    path = (folder if out is None else out) / "live.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(html(read(folder)), encoding="utf-8")
+    return path
+
+
+def server(folder: Path, port: int = 0) -> ThreadingHTTPServer:
+    """The server, ready for serve_forever(); port 0 takes any that is free."""
+    read(folder)  # a folder that is none is refused now
+    if not 0 <= port <= 65535:
+        raise UserError(f"port = {port}: give one between 0 and 65535; 0 takes any that is free.")
+    handler = type("Page", (_Handler,), {"folder": folder})
+    try:
+        return ThreadingHTTPServer((ADDRESS, port), handler)
+    except OSError as problem:
+        raise UserError(f"port = {port} cannot be used ({problem.strerror}): choose another with --port.") from None
+
+
+def serve(folder: Path, port: int = 8766, tell: Callable[[str], None] = print) -> None:
+    """Serve the page until Ctrl-C."""
+    with server(folder, port) as made:
+        tell(f"http://{ADDRESS}:{made.server_address[1]}/ follows {folder}; Ctrl-C ends it.")
+        try:
+            made.serve_forever()
+        except KeyboardInterrupt:
+            tell("The page is no longer served; the run goes on.")
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Two addresses, the page and its data; everything else is not there."""
+
+    folder: Path
+    server_version = "kasync"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        host = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
+        if host not in NAMES:
+            self._answer(403, "text/plain", "This page is served to this machine only.")
+        elif self.path in ("/", "/index.html"):
+            self._answer(200, "text/html", html(read(self.folder), follow=True))
+        elif self.path == "/data.json":
+            self._answer(200, "application/json", json.dumps(read(self.folder), allow_nan=False))
+        else:
+            self._answer(404, "text/plain", "There is only the page, at /.")
+
+    def _answer(self, status: int, kind: str, text: str) -> None:
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """A look every two seconds is no news."""

@@ -1,0 +1,432 @@
+"""Figures for papers: PNG and PDF in the paper's layout, and how a rule looks wherever it is drawn."""
+
+from __future__ import annotations
+
+import colorsys
+import io
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kasync.errors import UserError
+from kasync.experiments import files
+from kasync.experiments.experiment import Contender, Task
+from kasync.experiments.resolve import place_of
+from kasync.report.numbers import FOLD, Band, counts, during, evaluations, sweeps
+from kasync.report.results import ACCURACY, PRINTED, WORDS, Findings, Line, Results
+from kasync.statistics import FEW, LEVEL, Estimate, bands
+
+FORMATS = ("png", "pdf")
+NO_DATES = {"png": {}, "pdf": {"CreationDate": None, "ModDate": None}}  # the same results give the same files
+WIDE, NARROW = 6, 3  # panels in a row, at most; how many where there are more
+MANY = 4  # tasks of a group from which on one figure shows all of them
+LONGER = 3  # times as long as the shortest run from which on time is drawn in powers of ten
+BAND, RANGE = f"{LEVEL:.0%} interval over seeds", "range of the seeds"
+DASH = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+MARKER = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "x": "x", "triangle-down": "v"}
+MARKER |= {"cross": "P", "star": "*"}
+
+# Colours of Okabe and Ito (Color Universal Design, 2008) without their yellow, which cannot be read on white, then
+# colours of Tol's muted scheme (2021); each with what stands for it on black.
+COLOURS = (
+    ("#0072B2", "#3D9BE9"),
+    ("#D55E00", "#FF7F2A"),
+    ("#009E73", "#1FC79A"),
+    ("#CC79A7", "#E79BC5"),
+    ("#E69F00", "#F0B429"),
+    ("#56B4E9", "#A5DDFF"),
+    ("#000000", "#F5F5F5"),
+    ("#767676", "#9A9A9A"),
+    ("#882255", "#D0557F"),
+    ("#332288", "#8C7BEA"),
+    ("#999933", "#C9C95A"),
+    ("#44AA99", "#7BD8CB"),
+    ("#661100", "#B0604C"),
+    ("#AA4499", "#D877C9"),
+)
+
+
+@dataclass(frozen=True)
+class Look:
+    """Colour on white and on black, dash and marker, in the words of plotly."""
+
+    colour: str
+    dark: str
+    dash: str
+    marker: str
+
+
+def looks(rules: Sequence[Contender]) -> dict[str, Look]:
+    """By label: the well-known rules look the same in every experiment, others take the places left."""
+    labels = [rule.label for rule in rules]
+    taken = {label: place for label in labels if (place := place_of(label)) is not None}
+    free = (place for place in range(len(COLOURS) + len(labels)) if place not in taken.values())
+    return {label: look(taken[label] if label in taken else next(free)) for label in labels}
+
+
+def look(place: int) -> Look:
+    """The place-th look; no colour comes twice: after those of the list hues follow, far from the one before."""
+    colour, dark = COLOURS[place] if place < len(COLOURS) else (_hue(place, 0.4), _hue(place, 0.65))
+    turn = place // len(DASH)
+    dashes, markers = list(DASH), list(MARKER)
+    return Look(colour, dark, dashes[(place + turn) % len(dashes)], markers[(place + 3 * turn) % len(markers)])
+
+
+def _hue(place: int, lightness: float) -> str:
+    share = (place * 0.618034) % 1.0  # the golden ratio spreads any number of hues
+    return "#" + "".join(f"{round(255 * part):02X}" for part in colorsys.hls_to_rgb(share, lightness, 0.75))
+
+
+def figures_of(experiment: Findings) -> Iterator[tuple[str, Any]]:
+    """(name, figure) for everything there is to see so far."""
+    if experiment.kind == "timelines":
+        drawn = [("held", held(experiment))]
+    elif experiment.tried:
+        drawn = [("rates", sensitivity(experiment))]
+    else:
+        groups = experiment.groups().items()
+        drawn = [(f"{name}-accuracy", curves(experiment, tasks)) for name, tasks in groups]
+        drawn += [(f"{name}-final", ladder(experiment, tasks)) for name, tasks in groups]
+        drawn += [(f"{name}-overview", overview(experiment, tasks)) for name, tasks in groups]
+        if "Figure 2" in experiment.about.figures:
+            drawn.append(("motivation", motivation(experiment)))
+    yield from ((_file_name(f"{experiment.name}-{name}"), figure) for name, figure in drawn if figure is not None)
+
+
+def save(results: Results, folder: Path) -> list[tuple[str, Path]]:
+    """Every figure as PNG and PDF in the folder; (experiment, PNG) pairs."""
+    saved = []
+    for experiment in results.experiments:
+        for name, figure in figures_of(experiment):
+            for kind in FORMATS:
+                content = io.BytesIO()
+                figure.savefig(content, format=kind, dpi=150, metadata=NO_DATES[kind])
+                files.write(folder / f"{name}.{kind}", content.getvalue())
+            saved.append((experiment.name, folder / f"{name}.png"))
+    return saved
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def curves(experiment: Findings, tasks: Sequence[Task]) -> Any | None:
+    """Test accuracy against steps or time, a row of panels for each semantics; None while nothing has been evaluated.
+
+    Time is drawn in powers of ten where some runs last many times as long as others.
+    """
+    ways = experiment.semantics
+    look = looks(experiment.rules)
+    shown = [(way, task) for way in ways for task in tasks]
+    columns = len(tasks) if len(tasks) <= WIDE else NARROW
+    rows = -(-len(shown) // columns)
+    figure, axes = panels(rows, columns)
+    drawn = 0
+    for place, (panel, (way, task)) in enumerate(zip(axes.flat, shown, strict=False)):
+        for line in experiment.beside(task, way):
+            band = evaluations(line, "accuracy", experiment.about.against)
+            if band is not None:
+                style = line_style(look[line.rule.label], len(band.x))
+                draw_band(panel, band, style, line.rule.title)
+                drawn += 1
+        panel.set_title(task.title if len(ways) == 1 else f"{task.title}\n{WORDS[way]}", fontsize=9)
+        if place >= len(shown) - columns:
+            panel.set_xlabel("virtual seconds" if experiment.about.against == "time" else "step", fontsize=9)
+        ends = [drawn_line.get_xdata()[-1] for drawn_line in panel.lines]
+        if experiment.about.against == "time" and ends and max(ends) > LONGER * min(ends):
+            panel.set_xscale("log")
+        if place % columns == 0:
+            panel.set_ylabel("test accuracy", fontsize=9)
+    for panel in axes.flat[len(shown) :]:
+        panel.set_visible(False)
+    _share_heights(axes)
+    axes[0, 0].fill_between([], [], [], color="#555555", alpha=0.25, linewidth=0, label=band_words(experiment))
+    legend(figure, axes)
+    return figure if drawn else None
+
+
+def band_words(experiment: Findings) -> str:
+    """What the shade means."""
+    return BAND if max(len(line.runs) for line in experiment.lines) >= FEW else RANGE
+
+
+def draw_band(panel: Any, band: Band, style: dict[str, Any], label: str) -> None:
+    """The mean as a line, its interval as a band."""
+    panel.plot(band.x, band.mean, label=label, **style)
+    panel.fill_between(band.x, band.low, band.high, color=style["color"], alpha=0.16, linewidth=0)
+
+
+def _share_heights(axes: Any) -> None:
+    """One range for all panels, between 0 and 1: a wide interval of few seeds must not squeeze the curves."""
+    means = [value for panel in axes.flat for line in panel.lines for value in line.get_ydata() if value == value]
+    if means:
+        spread = max(max(means) - min(means), 0.02)
+        for panel in axes.flat:
+            panel.set_ylim(max(0.0, min(means) - 0.06 * spread), min(1.0, max(means) + 0.06 * spread))
+
+
+def ladder(experiment: Findings, tasks: Sequence[Task]) -> Any | None:
+    """Final accuracy against x, the paper's numbers hollow: a panel for each semantics.
+
+    None where the tasks have fewer than two values of x or nothing is finished.
+    """
+    if len({task.x for task in tasks if task.x is not None}) < 2:
+        return None
+    ways = experiment.semantics
+    look = looks(experiment.rules)
+    figure, axes = panels(1, len(ways), width=4.4, height=3.4, share_heights=True)
+    drawn = 0
+    for panel, way in zip(axes[0], ways, strict=True):
+        for rule in experiment.rules:
+            lines = [line for task in tasks for line in experiment.beside(task, way) if line.rule is rule]
+            drawn += _ladder(panel, lines, look[rule.label])
+        panel.set_xticks(sorted({task.x for task in tasks if task.x is not None}))
+        panel.set_xlabel(experiment.about.x_title or "x", fontsize=9)
+        panel.set_title(WORDS[way], fontsize=9)
+    axes[0, 0].set_ylabel("final accuracy", fontsize=9)
+    _share_heights(axes)
+    axes[0, 0].plot([], [], color="#555555", alpha=0.35, linewidth=4, label=band_words(experiment))
+    if any(task.paper for task in tasks):
+        axes[0, 0].plot([], [], marker="o", linestyle="", mfc="none", color="#555555", label="printed in the paper")
+    legend(figure, axes)
+    return figure if drawn else None
+
+
+def _ladder(panel: Any, lines: Sequence[Line], look: Look) -> int:
+    """One rule: means joined by a line, their intervals, and what is printed; how many points there were."""
+    placed = [(line.task.x, line) for line in lines if line.task.x is not None]
+    points = [(x, [*filter(None, ACCURACY.by_seed(line).values())]) for x, line in placed if line.finished]
+    points = [(x, values) for x, values in points if values]
+    for x, values in points:
+        _, low, high = bands([[value] for value in values])
+        panel.plot([x, x], [low[0], high[0]], color=look.colour, alpha=0.35, linewidth=4, solid_capstyle="butt")
+    if points:
+        means = [float(np.mean(values)) for _, values in points]
+        style = line_style(look, len(points)) | {"markersize": 5, "linewidth": 1.3}
+        panel.plot([x for x, _ in points], means, label=lines[0].rule.title, **style)
+    printed = [(x, value) for x, line in placed if (value := line.paper(PRINTED[ACCURACY.name])) is not None]
+    if printed:
+        marker = MARKER[look.marker]
+        panel.plot(
+            *zip(*printed, strict=True), linestyle="", marker=marker, mfc="none", color=look.colour, markersize=8
+        )
+    return len(points)
+
+
+def overview(experiment: Findings, tasks: Sequence[Task]) -> Any | None:
+    """Final accuracy of every rule on every task of a group: a row for each rule, a marker for each value of an axis.
+
+    The first axis that varies is told by markers, the others by panels. None for few tasks or while nothing is done.
+    """
+    if len(tasks) < MANY:
+        return None
+    varying = [name for name in tasks[0].axes if len({task.axes.get(name) for task in tasks}) > 1]
+    first, across, down = (*varying[:3], "", "", "")[:3]
+    shown = {task.name: tuple(_value(task, tasks, name) for name in (first, across, down)) for task in tasks}
+    marks, columns, rows = (list(dict.fromkeys(place[part] for place in shown.values())) for part in range(3))
+    figure, axes = panels(len(rows), len(columns), 3.6, 0.22 * len(experiment.rules) + 0.9, share_heights=True)
+    drawn = 0
+    for task in tasks:
+        mark, column, row = shown[task.name]
+        panel, style = axes[rows.index(row), columns.index(column)], look(marks.index(mark))
+        for line in experiment.beside(task, experiment.semantics[0]):
+            found = ACCURACY.estimate(line)
+            if found is not None:
+                y = list(experiment.rules).index(line.rule)
+                kind = {"marker": MARKER[style.marker], "color": style.colour, "linestyle": "", "label": mark}
+                panel.errorbar([found.mean], [y], xerr=[found.half or 0.0], markersize=4.5, elinewidth=0.9, **kind)
+                drawn += 1
+        panel.set_title(", ".join(text for text in (column, row) if text), fontsize=9)
+    ends = [panel.get_xlim() for panel in axes.flat]
+    for panel in axes.flat:
+        panel.set_xlim(max(0.0, min(low for low, _ in ends)), min(1.0, max(high for _, high in ends)))
+        panel.set_yticks(range(len(experiment.rules)), [rule.title for rule in experiment.rules])
+        panel.set_ylim(len(experiment.rules) - 0.5, -0.5)
+    for panel in axes[-1]:
+        panel.set_xlabel("final accuracy", fontsize=9)
+    legend(figure, axes)
+    return figure if drawn else None
+
+
+def _value(task: Task, tasks: Sequence[Task], axis: str) -> str:
+    """What people call the task's value on an axis."""
+    if not axis:
+        return "" if any(each.axes for each in tasks) else task.short
+    return task.names.get(axis, task.axes.get(axis, ""))
+
+
+def held(experiment: Findings) -> Any | None:
+    """A panel for each task, or None while nothing is finished."""
+    look = looks(experiment.rules)
+    figure, axes = panels(1, len(experiment.tasks))
+    drawn = 0
+    for panel, task in zip(axes[0], experiment.tasks, strict=True):
+        for line in (line for line in experiment.lines if line.task is task):
+            band = during(line, "held")
+            if band is None:
+                continue
+            style = line_style(look[line.rule.label], len(band.x))
+            draw_band(panel, band, style, line.rule.title)
+            drawn += 1
+        bounds = [run.summary["bound"] for line in experiment.lines if line.task is task for run in line.finished]
+        if bounds:
+            panel.axhline(bounds[0], color="black", linewidth=1.2, label="least mean by Appendix D")
+        panel.set_title(task.title, fontsize=9)
+        panel.set_xlabel("step", fontsize=9)
+        panel.set_ylim(bottom=0)
+    axes[0, 0].set_ylabel("mean staleness held, from 1", fontsize=9)
+    legend(figure, axes)
+    return figure if drawn else None
+
+
+def motivation(experiment: Findings) -> Any | None:
+    """A row of two panels for each semantics and task, or None while nothing is finished."""
+    rows = [(task, way) for way in experiment.semantics for task in experiment.tasks]
+    look = looks(experiment.rules)
+    figure, axes = panels(len(rows), 2)
+    drawn = 0
+    for (histogram, scatter), (task, way) in zip(axes, rows, strict=True):
+        lines = [line for line in experiment.beside(task, way) if line.finished]
+        for place, line in enumerate(lines):
+            _histogram(histogram, line, look[line.rule.label], place, len(lines))
+            _scatter(scatter, line, look[line.rule.label])
+        drawn += len(lines)
+        histogram.set_title(f"{task.title}\n(a) gradients with a weight above 0.1", fontsize=9)
+        histogram.set_xlabel("number of predominant gradients", fontsize=9)
+        histogram.set_ylabel("share of steps", fontsize=9)
+        scatter.set_title(f"{task.title}\n(b) how stale are those that count", fontsize=9)
+        scatter.set_xlabel("average number of aggregated gradients, $N_{ave}(\\mu)$", fontsize=9)
+        scatter.set_ylabel("their average staleness", fontsize=9)
+        scatter.set_xlim(left=0)
+        scatter.set_ylim(bottom=0)
+    legend(figure, axes)
+    return figure if drawn else None
+
+
+def _histogram(panel: Any, line: Line, look: Look, place: int, lines: int) -> None:
+    shares = counts(line, "predominant_count")  # [k + 1]
+    if shares is None:
+        return
+    top = int(np.flatnonzero(shares > 0)[-1]) + 2
+    width = 0.8 / lines
+    x = np.arange(len(shares)) - 0.4 + width * (place + 0.5)
+    panel.bar(
+        x[:top], shares[:top], width, color=look.colour, hatch=("", "///", "...", "xx")[place % 4], edgecolor="white"
+    )
+    panel.set_xticks(np.arange(max(top, round(panel.get_xlim()[1]))))
+
+
+def _scatter(panel: Any, line: Line, look: Look) -> None:
+    """A point for each seed and mu, and the line through the means."""
+    rows = [run.summary["aggregated"] for run in line.finished]
+    number = np.array([[row["number"] for row in run] for run in rows])  # [seeds, mus]
+    stale = np.array([[row["staleness"] for row in run] for run in rows])  # [seeds, mus]
+    panel.scatter(number, stale, s=14, color=look.colour, alpha=0.45, linewidths=0)
+    style = {"color": look.colour, "marker": MARKER[look.marker], "markersize": 5, "linewidth": 1.4}
+    panel.plot(bands(number)[0], bands(stale)[0], label=line.rule.title, **style)
+    last = -np.inf
+    for mu, x, y in zip([row["mu"] for row in rows[0]], number.mean(0), stale.mean(0), strict=True):
+        if x - last > 0.05 * number.max():  # two labels at one place could not be read
+            text = f"$\\mu$ = {mu:g}"
+            panel.annotate(text, (x, y), (4, -9), textcoords="offset points", fontsize=7, color=look.colour)
+            last = x
+
+
+def sensitivity(experiment: Findings) -> Any | None:
+    """A panel for each task, the first rule drawn on top; None while nothing is finished."""
+    found = list(sweeps(experiment))
+    if not found:
+        return None
+    tasks = [task for task in experiment.tasks if any(sweep.task is task for sweep in found)]
+    rules = list({sweep.rule.label: sweep.rule for sweep in found}.values())
+    look = looks(rules)
+    figure, axes = panels(1, len(tasks), width=5.2, height=4.2, share_heights=True)
+    for panel, task in zip(axes[0], tasks, strict=True):
+        panel.axvspan(FOLD**-0.5, FOLD**0.5, color="#000000", alpha=0.05, linewidth=0, label=f"{FOLD:g}-fold range")
+        for sweep in (sweep for sweep in found if sweep.task is task):
+            style = point_style(look[sweep.rule.label], ours=sweep.rule == rules[0])
+            draw_means(panel, sweep.factors, sweep.accuracies, sweep.rule.title, style)
+        panel.set_xscale("log")
+        panel.set_title(task.title, fontsize=9)
+        panel.set_xlabel("learning rate / the rule's own", fontsize=9)
+    axes[0, 0].set_ylabel("final accuracy", fontsize=9)
+    low, high = axes[0, 0].get_ylim()
+    axes[0, 0].set_ylim(max(low, 0.0), min(high, 1.0))
+    legend(figure, axes)
+    return figure
+
+
+def panels(
+    rows: int, columns: int, width: float = 3.9, height: float = 3.0, share_heights: bool = False
+) -> tuple[Any, Any]:
+    """A figure and its panels [rows, columns]."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as problem:
+        raise UserError("figures need matplotlib: pip install 'kasync[plot]'.") from problem
+    figure = Figure(figsize=(max(6.4, width * columns + 0.4), height * rows + 0.9), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False, sharey=share_heights)
+    for panel in axes.flat:
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(alpha=0.3, linewidth=0.6)
+        panel.set_axisbelow(True)
+        panel.tick_params(labelsize=8)
+    return figure, axes
+
+
+def legend(figure: Any, axes: Any) -> None:
+    """One legend under all panels, every entry once, in as many columns as there is room for."""
+    entries: dict[str, Any] = {}
+    for panel in axes.flat:
+        handles, labels = panel.get_legend_handles_labels()
+        entries |= {label: handle for handle, label in zip(handles, labels, strict=True) if label not in entries}
+    if entries:
+        figure.legend(
+            list(entries.values()),
+            list(entries),
+            loc="outside lower center",
+            ncols=max(1, min(len(entries), int(figure.get_figwidth() / (0.85 + 0.075 * max(map(len, entries)))))),
+            frameon=False,
+            fontsize=9,
+            handlelength=3.2,
+        )
+
+
+def line_style(look: Look, points: int) -> dict[str, Any]:
+    """Colour, dash, and about eight markers along the curve."""
+    return {
+        "color": look.colour,
+        "linestyle": DASH[look.dash],
+        "marker": MARKER[look.marker],
+        "markersize": 4.5,
+        "markevery": max(1, points // 8),
+        "linewidth": 1.6,
+    }
+
+
+def draw_means(panel: Any, x: Sequence[float], means: Sequence[Estimate], label: str, style: dict[str, Any]) -> None:
+    """Means with their intervals, joined by a line."""
+    heights = [each.mean for each in means]
+    panel.errorbar(x, heights, yerr=[each.half or 0.0 for each in means], label=label, **style)
+
+
+def point_style(look: Look, ours: bool) -> dict[str, Any]:
+    """How means with intervals are drawn: what should catch the eye solid, large and on top."""
+    style: dict[str, Any] = {"color": look.colour, "marker": MARKER[look.marker]}
+    if ours:
+        return style | {
+            "linestyle": "-",
+            "linewidth": 2.4,
+            "markersize": 7,
+            "elinewidth": 1.4,
+            "capsize": 3,
+            "zorder": 5,
+        }
+    thin = {"linewidth": 1.0, "markersize": 4, "elinewidth": 0.6, "capsize": 1.5, "alpha": 0.85}
+    return style | thin | {"linestyle": DASH[look.dash]}

@@ -1,0 +1,460 @@
+"""The event loops of the clock: everybody at work, some of the clients at work, and synchronous rounds.
+
+run_async    all clients work all the time; the first k uploads make an update (K-async)
+run_crew     so many clients work at a time, and others are chosen for those that are done
+run_sync     everybody gets every model; the k fastest are used
+run_full     k clients are drawn for each step; the server waits for all of them
+run_rounds   more than k are chosen for each step; the k fastest are used, as long as they keep the deadline
+"""
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kasync.timelines.pieces import FAILURES, Attempt, Outcome, Pieces
+from kasync.timelines.selection import Pool
+from kasync.timelines.uniform import subsets
+
+Reals = NDArray[np.float64]
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What happened, up to the last step that k clients reached."""
+
+    clients: NDArray[np.int32]  # [steps, k], each row in the order of arrival
+    versions: NDArray[np.int32]  # [steps, k]
+    times: Reals  # [steps]
+
+    def head(self, steps: int) -> "Recorded":
+        """The first steps only."""
+        return Recorded(self.clients[:steps], self.versions[:steps], self.times[:steps])
+
+
+class Queue:
+    """The uploads under way, by (finish, order of handing out): look at the first ones, drop them, put new ones in.
+
+    Only the `near` ones, about sqrt(8 places k) of them, are kept sorted; the others wait in an array until the near
+    ones run out. So a step costs far less than one look at all of them. A place belongs to a client, or to one of those
+    that work at a time.
+    """
+
+    def __init__(self, finish: Reals, k: int) -> None:
+        self.finish = finish  # [places]; inf: not under way
+        self.order = np.arange(len(finish))  # [places]: breaks ties of equal finish
+        self.handed_out = len(finish)
+        self.near = np.empty(0, dtype=np.int64)  # [near]: places, sorted
+        self.near_finish = np.empty(0)  # [near]: theirs
+        self.horizon = -math.inf  # whoever finishes before it is near
+        self.size = min(len(finish), max(64, 4 * k, math.isqrt(8 * len(finish) * k)))
+
+    def first(self, count: int) -> tuple[Places, Reals]:
+        """The first `count` places, fewer if there are no more, and when they finish."""
+        if len(self.near) < count:
+            self._look_further(count)
+        return self.near[:count], self.near_finish[:count]
+
+    def drop(self, count: int) -> None:
+        """The first `count` are done."""
+        self.finish[self.near[:count]] = math.inf
+        self.near, self.near_finish = self.near[count:], self.near_finish[count:]
+
+    def put(self, places: Places, finish: Reals) -> None:
+        """Places [n] that begin again, in this order."""
+        self.finish[places] = finish
+        self.order[places] = np.arange(self.handed_out, self.handed_out + len(places))
+        self.handed_out += len(places)
+        soon = np.flatnonzero(finish < self.horizon)
+        soon = soon[np.argsort(finish[soon], kind="stable")]
+        # To the right of equal finishes, because those were handed out before.
+        where = np.searchsorted(self.near_finish, finish[soon], side="right")
+        self.near = np.insert(self.near, where, places[soon])
+        self.near_finish = np.insert(self.near_finish, where, finish[soon])
+
+    def _look_further(self, count: int) -> None:
+        """Make the first `size` of all near, at least `count`; among equal finishes, those handed out first."""
+        size = min(len(self.finish), max(self.size, count))
+        self.horizon = float(np.partition(self.finish, size - 1)[size - 1])
+        before = np.flatnonzero(self.finish < self.horizon)
+        ties = np.flatnonzero(self.finish == self.horizon) if math.isfinite(self.horizon) else before[:0]
+        room = size - len(before)
+        if len(ties) > room:
+            ties = ties[np.argpartition(self.order[ties], room - 1)[:room]]
+        near = np.concatenate([before, ties])
+        self.near = near[np.lexsort((self.order[near], self.finish[near]))]
+        self.near_finish = self.finish[self.near]
+
+
+def run_async(clients: int, k: int, steps: int, pieces: Pieces) -> Recorded:
+    """K-async: the first k uploads make an update, and only their clients get the new model.
+
+    It ends after the given steps, or when fewer than k clients will ever deliver again.
+    """
+    everyone = np.arange(clients)
+    outcome = pieces.deliver(everyone, np.zeros(clients, dtype=np.int64), np.zeros(clients))
+    piece, pulled = outcome.piece, outcome.pulled  # [clients]
+    version = np.where(pulled == 0, 0, -1)  # [clients]; -1: to be found from the moment of the pull
+    queue = Queue(outcome.finish, k)
+    out = Recorded(np.empty((steps, k), np.int32), np.empty((steps, k), np.int32), np.empty(steps))
+    for step in range(steps):
+        who, ends = queue.first(k)
+        if len(who) < k:
+            return out.head(step)
+        moment = float(ends[-1])
+        queue.drop(k)
+        held = version[who]
+        if not pieces.reliable:
+            # A version is current from its update on; an update at the very moment of the pull comes before it.
+            found = np.searchsorted(out.times[:step], pulled[who], side="right")
+            held = np.where(held < 0, found, held)
+        out.clients[step], out.versions[step], out.times[step] = who, held, moment
+        outcome = pieces.deliver(who, piece[who], np.full(k, moment))
+        piece[who], pulled[who] = outcome.piece, outcome.pulled
+        version[who] = _version_after(step, moment, outcome)
+        queue.put(who, outcome.finish)
+    return out
+
+
+def _version_after(step: int, moment: float, outcome: Outcome) -> NDArray[np.int64]:
+    """[k]: the new model for those that went on with it at once, -1 for those that pulled later."""
+    return np.where(outcome.pulled == moment, step + 1, -1)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How a server keeps some of its clients at work."""
+
+    concurrency: int
+    at_arrival: bool = True  # a client that is done is replaced at once, not only after the update
+    deadline: float = math.inf  # seconds after its choice when the server gives a client up
+    max_staleness: int | None = None  # what is older is dropped when it arrives
+
+
+@dataclass
+class Wasted:
+    """Pieces of work that no update used."""
+
+    failed: int = 0  # lost, interrupted, later than the deadline, or more than the k that a round needs
+    too_stale: int = 0
+
+
+class _Crew:
+    """Those at work: places [concurrency], each with the client that has it."""
+
+    def __init__(self, pieces: Pieces, clients: int, k: int, terms: Terms, pool: Pool) -> None:
+        size = terms.concurrency
+        self.pieces, self.terms, self.pool = pieces, terms, pool
+        self.queue = Queue(np.full(size, math.inf), k)
+        self.client = np.zeros(size, dtype=np.int64)
+        self.begun = np.zeros(size)  # when the client was chosen
+        self.pulled = np.zeros(size)
+        self.version = np.zeros(size, dtype=np.int64)  # -1: to be found from the moment of the pull
+        self.arrives = np.zeros(size, dtype=bool)
+        self.gone = np.zeros(size, dtype=bool)  # after its end the client never comes again
+        self.back = np.zeros(size)  # until when the client is away after its end
+        self.piece = np.zeros(clients, dtype=np.int64)  # [clients]: number of the next piece of work
+        self.places = list(range(size))  # free ones
+        self.number = 0  # choices so far
+        self.vacancies = size  # to be filled as soon as somebody can be chosen
+        self.batch = 64  # events to look at together
+
+    def attempt(self, who: Places, chosen: Reals) -> tuple[Attempt, Reals]:
+        """What clients [n] chosen at these moments will do, and until when they are away afterwards."""
+        asked = chosen
+        if self.pool.back:
+            asked = np.maximum(chosen, [self.pool.back.get(client, 0.0) for client in who.tolist()])
+        one = self.pieces.attempt(who, self.piece[who], asked)
+        limit = chosen + self.terms.deadline
+        late = one.end > limit
+        if late.any():
+            end = np.where(late, limit, one.end)
+            one = Attempt(one.start, end, one.arrives & ~late, np.where(late, limit, one.again), one.absent)
+        back = np.zeros(len(who))
+        place_of = {client: place for place, client in enumerate(who.tolist())} if one.absent else {}
+        for client, left, until in one.absent:
+            place = np.array([place_of[each] for each in client.tolist()], dtype=np.int64)
+            away = (left <= one.end[place]) & np.isfinite(until)
+            back[place[away]] = until[away]
+        return one, back
+
+    def begin(self, who: Places, chosen: Reals, one: Attempt, back: Reals, version: int) -> None:
+        """Clients [n] start, in this order."""
+        places = np.array(self.places[len(self.places) - len(who) :], dtype=np.int64)
+        del self.places[len(self.places) - len(who) :]
+        self.client[places], self.begun[places], self.pulled[places] = who, chosen, one.start
+        self.version[places] = np.where(one.start == chosen, version, -1)
+        self.arrives[places], self.back[places] = one.arrives, back
+        self.gone[places] = ~one.arrives & np.isinf(one.again)
+        self.piece[who] += 1
+        self.number += len(who)
+        self.queue.put(places, one.end)
+
+    def fill(self, time: float, version: int) -> None:
+        """Choose somebody for every vacancy, as long as anybody is idle."""
+        if not self.vacancies or not self.pool.idle:
+            return
+        who = self.pool.several(self.number, time, self.vacancies)
+        chosen = np.full(len(who), time)
+        self.vacancies -= len(who)
+        self.begin(who, chosen, *self.attempt(who, chosen), version)
+
+
+def run_crew(clients: int, k: int, steps: int, pieces: Pieces, terms: Terms, pool: Pool) -> tuple[Recorded, Wasted]:
+    """K-async with `concurrency` clients at work; it ends early when too few of them ever deliver again.
+
+    A client whose work is used waits until the update is made; one whose work came to nothing can be chosen again at
+    once, and its place is filled at once. With `at_arrival` so is the place of one whose work is used: by a client that
+    gets the current model, which after the last of the k is the new one.
+    """
+    out = Recorded(np.empty((steps, k), np.int32), np.empty((steps, k), np.int32), np.empty(steps))
+    crew, wasted, barren = _Crew(pieces, clients, k, terms, pool), Wasted(), 0
+    crew.fill(0.0, 0)
+    for step in range(steps):
+        pool.step = step
+        done = 0
+        while done < k:
+            events = _advance(crew, out.times[:step], k - done)
+            if events is None or barren > FAILURES * terms.concurrency:
+                return out.head(step), wasted
+            found = len(events.clients)
+            out.clients[step, done : done + found] = events.clients
+            out.versions[step, done : done + found] = events.versions
+            out.times[step] = events.time
+            done += found
+            wasted.failed += events.failed
+            wasted.too_stale += events.too_stale
+            barren = 0 if found else barren + events.failed + events.too_stale
+        pool.step = step + 1
+        pool.free_all(out.clients[step])
+        crew.vacancies += 1 if terms.at_arrival else k
+        crew.fill(float(out.times[step]), step + 1)
+    return out, wasted
+
+
+@dataclass(frozen=True)
+class _Events:
+    """Some ends of work."""
+
+    clients: Places  # [used], in the order of arrival
+    versions: Places  # [used]
+    time: float  # of the last end
+    failed: int
+    too_stale: int
+
+
+def _advance(crew: _Crew, times: Reals, missing: int) -> _Events | None:
+    """Play some events, at most up to the one that completes the update; None when nothing is under way.
+
+    The events are taken together with the replacements that they cause. A replacement that ends before one of the later
+    events would have to be among them: from there on everything is undone and left to the next call.
+    """
+    pool, terms, step = crew.pool, crew.terms, len(times)
+    wanted = missing + 4 if terms.at_arrival else missing + missing // 8 + 4
+    places, ends = crew.queue.first(min(crew.batch, wanted) if pool.ahead else 1)
+    places, ends = places[np.isfinite(ends)], ends[np.isfinite(ends)]
+    if not len(places):
+        return None
+    version = crew.version[places]
+    version = np.where(version < 0, np.searchsorted(times, crew.pulled[places], side="right"), version)
+    arrives = crew.arrives[places]
+    used = arrives if terms.max_staleness is None else arrives & (step - version <= terms.max_staleness)
+    complete = np.flatnonzero(np.cumsum(used) == missing)[:1]  # the event with which the update is made
+    count = int(complete[0]) + 1 if len(complete) else len(places)
+    places, ends, version = places[:count], ends[:count], version[:count]
+    arrives, used = arrives[:count], used[:count]
+    fills = np.ones(count, dtype=bool) if terms.at_arrival else ~used  # whose place is filled at once
+    fills[count - len(complete) :] = False  # after the update
+    clients = crew.client[places]
+    if not pool.ahead:
+        pool.hear(clients[used], (ends - crew.begun[places])[used])
+
+    frees = np.flatnonzero(~used & ~crew.gone[places])  # whose client can be chosen again
+    away = frees[crew.back[places[frees]] > ends[frees]]
+    pool.back.update(zip(clients[away].tolist(), crew.back[places[away]].tolist(), strict=True))
+    filled = np.flatnonzero(fills)
+    freed = list(zip(frees.tolist(), clients[frees].tolist(), strict=True))
+    pool.prepare(crew.number, ends[filled])
+    if crew.vacancies or pool.idle < len(filled):
+        starts, vacant = _fill_what_can_be(crew, count, fills, ends, freed)
+    else:
+        starts, vacant = _fill_all(crew, filled, ends, freed), None
+
+    kept = len(starts)
+    if kept:
+        at, who = (np.array(column, dtype=np.int64) for column in zip(*starts, strict=True))
+        one, back = crew.attempt(who, ends[at])
+        soonest = np.full(count, math.inf)  # [count]: first end of a replacement begun at an event
+        np.minimum.at(soonest, at, one.end)
+        early = np.flatnonzero(ends[1:] > np.minimum.accumulate(soonest)[:-1])
+        if len(early):
+            count = int(early[0]) + 1
+            kept = int(np.searchsorted(at, count))
+            _undo(pool, starts, freed, count)
+    crew.batch = min(max(16, count + count // 3), 1 << 14)
+    crew.vacancies = vacant[count - 1] if vacant else 0
+    crew.queue.drop(count)
+    crew.places.extend(places[:count].tolist())
+    if pool.ahead:
+        pool.hear(clients[:count][used[:count]], ends[:0])
+    if kept:
+        one = Attempt(one.start[:kept], one.end[:kept], one.arrives[:kept], one.again[:kept])
+        crew.begin(who[:kept], ends[at[:kept]], one, back[:kept], step)
+    used, stale = used[:count], int(np.count_nonzero(arrives[:count] & ~used[:count]))
+    failed = count - int(np.count_nonzero(used)) - stale
+    return _Events(clients[:count][used], version[:count][used], float(ends[count - 1]), failed, stale)
+
+
+Starts = list[tuple[int, int]]  # event, client
+
+
+def _fill_all(crew: _Crew, filled: Places, ends: Reals, freed: Starts) -> Starts:
+    """Choose somebody for the place of each of these events, where there are clients enough."""
+    pool, moments, events = crew.pool, ends[filled].tolist(), filled.tolist()
+    chosen: list[int] = []
+    for event, client in freed:
+        before = bisect_left(events, event)
+        chosen += pool.take_each(crew.number + len(chosen), moments[len(chosen) : before])
+        pool.free(client)
+    chosen += pool.take_each(crew.number + len(chosen), moments[len(chosen) :])
+    return list(zip(events, chosen, strict=True))
+
+
+def _fill_what_can_be(
+    crew: _Crew, count: int, fills: NDArray[np.bool_], ends: Reals, freed: Starts
+) -> tuple[Starts, list[int]]:
+    """The same where clients may be too few: also how many places are vacant after each event."""
+    starts: Starts = []
+    vacancies, vacant, free, moments, fill = crew.vacancies, [], dict(freed), ends.tolist(), fills.tolist()
+    for event in range(count):
+        if event in free:
+            crew.pool.free(free[event])
+        if fill[event]:
+            vacancies += 1
+            while vacancies and crew.pool.idle:
+                starts.append((event, crew.pool.take(crew.number + len(starts), moments[event])))
+                vacancies -= 1
+        vacant.append(vacancies)
+    return starts, vacant
+
+
+def _undo(pool: Pool, starts: Starts, freed: Starts, count: int) -> None:
+    """Take back what the events from `count` on did to the pool, the last first; an event frees before it takes."""
+    taken = len(starts)
+    for event, client in [*reversed(freed), (-1, -1)]:
+        while taken and starts[taken - 1][0] >= max(event, count):
+            taken -= 1
+            pool.untake(starts[taken][1])
+        if event < count:
+            return
+        pool.unfree(client)
+
+
+class _Clients:
+    """Where the clients are between two broadcasts: the number of their next piece, and until when they are away."""
+
+    def __init__(self, clients: int, pieces: Pieces) -> None:
+        self.pieces = pieces
+        self.piece = np.zeros(clients, dtype=np.int64)  # [clients]
+        self.back = np.zeros(clients)  # [clients]: away until then
+
+    def begin(self, who: NDArray[np.int64], now: float) -> Outcome:
+        """Send the model to some clients; those that are away take it when they are back."""
+        outcome = self.pieces.deliver(who, self.piece[who], np.maximum(self.back[who], now))
+        self.piece[who] = outcome.piece
+        return outcome
+
+    def settle(self, outcome: Outcome, moment: float) -> None:
+        """Remember the absences that had begun when the step ended; later ones never came about."""
+        for who, left, back in outcome.left:
+            begun = left <= moment
+            np.maximum.at(self.back, who[begun], back[begun])
+
+
+def run_sync(clients: int, k: int, steps: int, pieces: Pieces) -> Recorded:
+    """K-sync: everybody gets the model, the k fastest are used, the others' work is thrown away."""
+    out = Recorded(np.empty((steps, k), np.int32), _fresh(steps, k), np.empty(steps))
+    state, everyone, now = _Clients(clients, pieces), np.arange(clients), 0.0
+    for step in range(steps):
+        outcome = state.begin(everyone, now)
+        now = float(np.partition(outcome.finish, k - 1)[k - 1])
+        if not np.isfinite(now):
+            return out.head(step)
+        places = np.flatnonzero(outcome.finish <= now)
+        places = places[np.argsort(outcome.finish[places], kind="stable")][:k]
+        out.clients[step], out.times[step] = places, now
+        state.settle(outcome, now)
+    return out
+
+
+def run_full(clients: int, k: int, steps: int, pieces: Pieces) -> Recorded:
+    """FedAvg: k clients are drawn, whether they are there or not, and the server waits for all of them.
+
+    Who turns out to have left for good is replaced by another draw, which gets the model at the same moment.
+    """
+    out = Recorded(np.empty((steps, k), np.int32), _fresh(steps, k), np.empty(steps))
+    state, present, now = _Clients(clients, pieces), np.arange(clients), 0.0  # present: not known to be gone
+    for step in range(steps):
+        who, finish, draw = present[:0], np.empty(0), 0
+        while len(who) < k:
+            rest = np.setdiff1d(present, who, assume_unique=True) if len(who) else present
+            missing = k - len(who)
+            if len(rest) < missing:
+                return out.head(step)
+            drawn = rest[subsets(len(rest), missing, np.asarray([step + (draw << 32)]), pieces.seed)[0]]
+            outcome = state.begin(drawn, now)
+            state.settle(outcome, np.inf)
+            arrives = np.isfinite(outcome.finish)
+            who, finish = np.concatenate([who, drawn[arrives]]), np.concatenate([finish, outcome.finish[arrives]])
+            draw += 1
+            if not arrives.all():
+                present = np.setdiff1d(present, drawn[~arrives], assume_unique=True)
+        now = float(finish.max())
+        out.clients[step], out.times[step] = who[np.argsort(finish, kind="stable")], now
+    return out
+
+
+def run_rounds(clients: int, k: int, steps: int, pieces: Pieces, terms: Terms, pool: Pool) -> tuple[Recorded, Wasted]:
+    """Over-selection: `concurrency` clients are chosen for a step, the first k uploads are used, the rest is dropped.
+
+    A round with fewer than k uploads by the deadline (without one: when all that were chosen are done) is given up,
+    and others are chosen. Nobody is replaced within a round.
+    """
+    out = Recorded(np.empty((steps, k), np.int32), _fresh(steps, k), np.empty(steps))
+    crew, wasted, now, number = _Crew(pieces, clients, k, terms, pool), Wasted(), 0.0, 0
+    for step in range(steps):
+        pool.step = step
+        for attempt in range(FAILURES + 1):
+            who = pool.several(number, now, terms.concurrency)
+            if len(who) < k or attempt == FAILURES:
+                return out.head(step), wasted
+            number += len(who)
+            one, back = crew.attempt(who, np.full(len(who), now))
+            crew.piece[who] += 1
+            good = np.flatnonzero(one.arrives)
+            good = good[np.argsort(one.end[good], kind="stable")][:k]
+            begun, enough = now, len(good) == k
+            now = float(one.end[good[-1]] if enough else min(begun + terms.deadline, math.inf))
+            if not math.isfinite(now):
+                now = float(one.end.max())
+            if enough:
+                out.clients[step], out.times[step] = who[good], now
+                pool.hear(who[good], one.end[good] - begun)
+            wasted.failed += len(who) - k * enough
+            leaves = ~one.arrives & np.isinf(one.again) & (one.end <= now)
+            for client, gone, end, until in zip(*(x.tolist() for x in (who, leaves, one.end, back)), strict=True):
+                if until > now and end <= now:
+                    pool.back[client] = until
+                if not gone:
+                    pool.free(client)
+            if enough:
+                break
+    return out, wasted
+
+
+def _fresh(steps: int, k: int) -> NDArray[np.int32]:
+    """[steps, k]: the version of every delivery is the step's own."""
+    return np.repeat(np.arange(steps, dtype=np.int32), k).reshape(steps, k)

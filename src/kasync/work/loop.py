@@ -1,0 +1,326 @@
+"""Work in plain PyTorch, one client after the other: any model, any optimiser, any training loop.
+
+Each thread has a bench: a copy of the model whose trainable parameters are windows of one flat vector, so that a
+version is loaded with one copy and a delivery is one difference. What is frozen is shared by all benches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kasync.counter import Stream, bits
+from kasync.work.objective import Inputs, Objective, columns, parts, taken
+from kasync.work.protocol import Client, Gradient, Local, Work
+from kasync.work.trial import CHANCE, Traits, generators_of, sharing
+
+BUFFERS = ("average", "local", "frozen")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The arrays that are trained, in the order in which they lie in the flat vector [D]."""
+
+    shapes: Mapping[str, torch.Size]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Layout:
+        return cls({name: value.shape for name, value in model.named_parameters() if value.requires_grad})
+
+    @cached_property
+    def length(self) -> int:
+        return sum(math.prod(shape) for shape in self.shapes.values())
+
+    def split(self, flat: Tensor) -> list[Tensor]:
+        """Windows of a flat vector [D] in the shapes of the arrays."""
+        pieces = flat.split([math.prod(shape) for shape in self.shapes.values()])
+        return [piece.view(shape) for piece, shape in zip(pieces, self.shapes.values(), strict=True)]
+
+    def named(self, flat: Tensor) -> dict[str, Tensor]:
+        return dict(zip(self.shapes, self.split(flat), strict=True))
+
+
+def flat_parameters(model: nn.Module) -> Tensor:
+    """[D] all trainable parameters of the model, in the order of model.parameters()."""
+    chosen = [parameter.detach().flatten() for parameter in model.parameters() if parameter.requires_grad]
+    return torch.cat(chosen) if chosen else torch.empty(0)
+
+
+class Chance:
+    """Hooks on a model that draws: call n of a visit draws from (seed, client, visit, n), whoever computes it."""
+
+    def __init__(self, model: nn.Module, seed: int) -> None:
+        self.seed, self.client, self.visit, self.calls = seed, 0, 0, 0
+        self.generators = generators_of(model)
+        self.states: list[Tensor] | None = None
+        model.register_forward_pre_hook(self._before)
+        model.register_forward_hook(self._after, always_call=True)
+
+    def begin(self, client: int, visit: int) -> None:
+        self.client, self.visit, self.calls = client, visit, 0
+
+    def _before(self, module: nn.Module, given: Any) -> None:
+        if not module.training:
+            return
+        number = int(bits(self.seed, Stream.CHANCE, self.client, self.visit, self.calls)) >> 1
+        self.calls += 1
+        CHANCE.acquire()
+        self.states = [generator.get_state() for generator in self.generators]
+        for generator in self.generators:
+            generator.manual_seed(number)
+
+    def _after(self, module: nn.Module, given: Any, outputs: Any) -> None:
+        if self.states is None:
+            return
+        for generator, state in zip(self.generators, self.states, strict=True):
+            generator.set_state(state)
+        self.states = None
+        CHANCE.release()
+
+
+@dataclass(frozen=True, eq=False)
+class Sent:
+    """What the server sends: its parameters [D], statistics by name, and what its work sends beside them."""
+
+    params: Tensor
+    statistics: Mapping[str, Tensor] = field(default_factory=dict)
+    extras: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Visit:
+    """One client's piece of work: who, and on which samples."""
+
+    client: int
+    number: int
+    steps_before: int
+    samples: list[Tensor]  # rows of the training set, a mini-batch each
+    state: dict[str, Tensor]  # what the client kept
+
+
+@dataclass(eq=False)
+class Brought:
+    """What a piece of work brings beside its row."""
+
+    loss: Tensor  # [] the mean over its batches
+    statistics: dict[str, Tensor]
+    extras: dict[str, Tensor]
+    state: dict[str, Tensor]
+
+
+class Bench:
+    """One thread's own copy of the model, and everything that a piece of work needs."""
+
+    def __init__(
+        self, model: nn.Module, objective: Objective, work: Work, traits: Traits, buffers: str, seed: int
+    ) -> None:
+        self.objective, self.work, self.buffers = objective, work, buffers
+        self.model = sharing(model)
+        self.layout = Layout.of(self.model)
+        self.params = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.flat = torch.cat([parameter.detach().reshape(-1) for parameter in self.params])
+        for parameter, window in zip(self.params, self.layout.split(self.flat), strict=True):
+            parameter.data = window
+        found = dict(self.model.named_buffers())
+        self.statistics = {name: found[name] for name in traits.changed}  # this bench's own tensors
+        self.chance = Chance(self.model, seed) if traits.draws else None
+        self.gradient: Tensor | None = None  # [D] of a flat optimiser
+        self.loaded: Tensor | None = None  # the version that the model holds, while nothing was trained on it
+        self.mode(True)
+
+    def mode(self, training: bool) -> None:
+        """Training mode; layers with statistics stay as they are evaluated where those are frozen."""
+        self.model.train(training)
+        if training and self.buffers == "frozen":
+            owners = {name.rpartition(".")[0] for name in self.statistics}
+            for name, module in self.model.named_modules():
+                if name in owners:
+                    module.eval()
+
+    def load(self, sent: Sent, own: Mapping[str, Tensor] | None = None) -> None:
+        """Be the model that was sent; `own` are statistics that the client keeps."""
+        if self.loaded is not sent.params:
+            self.flat.copy_(sent.params)
+            self.loaded = sent.params
+        for name, buffer in self.statistics.items():
+            kept = None if own is None else own.get(f"buffer.{name}")
+            value = kept if kept is not None else sent.statistics.get(name)
+            if value is not None:
+                buffer.copy_(value)
+
+    def evaluate(self, sent: Sent, inputs: Inputs) -> Any:
+        """Outputs of the model in evaluation mode."""
+        self.load(sent)
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                return self.objective.outputs(self.model, inputs)
+        finally:
+            self.mode(True)
+
+    def evaluated_losses(self, sent: Sent, inputs: Inputs, labels: Tensor | None) -> Tensor:
+        """The losses of the model in evaluation mode, for a loss of model and batch."""
+        self.load(sent)
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                return self.objective.losses(self.model, inputs, labels)
+        finally:
+            self.mode(True)
+
+    def do(self, sent: Sent, visit: Visit, inputs: Inputs, labels: Tensor | None, row: Tensor) -> Brought:
+        """Write what the client delivers into row [D], and return what it brings beside it."""
+        own = visit.state if self.buffers == "local" else None
+        self.load(sent, own)
+        if self.chance is not None:
+            self.chance.begin(visit.client, visit.number)
+        state: dict[str, Tensor] = dict(visit.state)
+        extras: dict[str, Tensor] = {}
+        with torch.enable_grad():
+            if isinstance(self.work, Gradient):
+                loss = self._derive(self._batch(visit, 0, inputs, labels), self.layout.split(row))
+            else:
+                self.loaded = None
+                if isinstance(self.work, Local):
+                    loss = self._local(self.work, sent.params, visit, inputs, labels, state)
+                else:
+                    loss, state, extras = self._custom(sent, visit, inputs, labels)
+                torch.sub(sent.params, self.flat, out=row)
+        told = {name: buffer.detach().clone() for name, buffer in self.statistics.items()}
+        if self.buffers == "local":
+            state |= {f"buffer.{name}": value for name, value in told.items()}
+        return Brought(loss.detach(), told if self.buffers != "frozen" else {}, extras, state)
+
+    def measure(self, inputs: Inputs, labels: Tensor | None, rows: Tensor) -> int:
+        """Bytes that a mini-batch of these rows needs: what its forward pass saves, gradients, an optimiser's state.
+
+        Afterwards the bench is good for nothing else: its statistics have changed.
+        """
+        saved: dict[int, int] = {}
+        own = {parameter.untyped_storage().data_ptr() for parameter in self.model.parameters()}
+
+        def pack(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own:
+                saved[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        if self.chance is not None:
+            self.chance.begin(0, 0)
+        batch = taken(inputs, rows), None if labels is None else labels[rows]
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            self.objective.mean(self.model, *batch)
+        vectors = 3  # the bench's own, the gradients by array, and one in one piece
+        if isinstance(self.work, Local):
+            trial = nn.Parameter(torch.zeros(8))
+            trial.grad = torch.zeros(8)
+            optimizer = self.work.made([trial])
+            optimizer.step()
+            vectors += sum(torch.is_tensor(value) and value.numel() >= 8 for value in optimizer.state[trial].values())
+        return int(1.25 * sum(saved.values())) + vectors * self.flat.numel() * self.flat.element_size()
+
+    def _batch(self, visit: Visit, number: int, inputs: Inputs, labels: Tensor | None) -> tuple[Inputs, Tensor | None]:
+        rows = visit.samples[number]
+        return taken(inputs, rows), None if labels is None else labels[rows]
+
+    def _derive(self, batch: tuple[Inputs, Tensor | None], places: Sequence[Tensor]) -> Tensor:
+        """Write the gradient of the mean loss of a batch into its places; return the loss."""
+        loss = self.objective.mean(self.model, *batch)
+        found = torch.autograd.grad(loss, self.params, allow_unused=True)
+        with torch.no_grad():
+            if all(each is not None for each in found):
+                torch._foreach_copy_(list(places), found)
+            else:
+                for place, each in zip(places, found, strict=True):
+                    place.zero_() if each is None else place.copy_(each)
+        return loss.detach()
+
+    def _local(
+        self, work: Local, start: Tensor, visit: Visit, inputs: Inputs, labels: Tensor | None, state: dict[str, Tensor]
+    ) -> Tensor:
+        """Local steps with an optimiser; its state is in `state` where it is kept."""
+        if self.gradient is None:
+            self.gradient = torch.empty_like(self.flat)
+        places = self.layout.split(self.gradient)
+        if work.elementwise:
+            moved = [nn.Parameter(self.flat)]
+            moved[0].grad = self.gradient
+        else:
+            moved = self.params
+            for parameter, place in zip(moved, places, strict=True):
+                parameter.grad = place
+        optimizer = work.made(moved)
+        rates = [group["lr"] for group in optimizer.param_groups]
+        if work.keep and state:
+            _restore(optimizer, moved, state)
+        losses = []
+        for number in range(len(visit.samples)):
+            losses.append(self._derive(self._batch(visit, number, inputs, labels), places))
+            with torch.no_grad():
+                if work.proximal:
+                    self.gradient.add_(self.flat - start, alpha=work.proximal)
+                if work.clip is not None:
+                    self.gradient.mul_((work.clip / self.gradient.norm().clamp(min=1e-30)).clamp(max=1.0))
+            if work.schedule is not None:
+                factor = float(work.schedule(visit.steps_before + number))
+                for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                    group["lr"] = rate * factor
+            optimizer.step()
+        if work.keep:
+            state |= _state(optimizer, moved)
+        for parameter in self.params:
+            parameter.grad = None
+        return torch.stack(losses).mean()
+
+    def _custom(
+        self, sent: Sent, visit: Visit, inputs: Inputs, labels: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        """A training loop of the user's."""
+        batches = [columns(*self._batch(visit, number, inputs, labels)) for number in range(len(visit.samples))]
+        loss = lambda model, batch: self.objective.mean(model, *parts(batch))  # noqa: E731
+        client = Client(visit.client, visit.number, visit.steps_before, loss, dict(visit.state), sent.extras)
+        told = self.work.train(self.model, batches, client)
+        for parameter in self.params:
+            parameter.grad = None
+        if told is None:
+            trained = self.flat.clone()
+            self.load(sent)
+            with torch.no_grad():
+                told = self.objective.mean(self.model, *self._batch(visit, 0, inputs, labels))
+            self.flat.copy_(trained)
+            self.loaded = None
+        self._check_windows()
+        kept = {name: torch.as_tensor(value).detach().clone() for name, value in client.state.items()}
+        extras = {name: torch.as_tensor(value).detach().clone() for name, value in client.extras.items()}
+        return torch.as_tensor(told, dtype=torch.float32, device=self.flat.device), kept, extras
+
+    def _check_windows(self) -> None:
+        """A loop may replace an array (`p.data = ...`): then the model's numbers are copied back into the vector."""
+        for parameter, window in zip(self.params, self.layout.split(self.flat), strict=True):
+            if parameter.data_ptr() != window.data_ptr():
+                window.copy_(parameter.detach())
+                parameter.data = window
+
+
+def _state(optimizer: torch.optim.Optimizer, params: Sequence[Tensor]) -> dict[str, Tensor]:
+    """An optimiser's state by name, to be kept for the client's next visit."""
+    kept = {}
+    for number, parameter in enumerate(params):
+        for name, value in optimizer.state[parameter].items():
+            if value is not None:
+                kept[f"optimizer.{number}.{name}"] = torch.as_tensor(value).clone()
+    return kept
+
+
+def _restore(optimizer: torch.optim.Optimizer, params: Sequence[Tensor], state: Mapping[str, Tensor]) -> None:
+    for number, parameter in enumerate(params):
+        prefix = f"optimizer.{number}."
+        mine = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+        if mine:
+            optimizer.state[parameter] = {name: value.clone() for name, value in mine.items()}

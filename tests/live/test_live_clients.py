@@ -1,0 +1,270 @@
+"""Who works, who is waited for and who is the same client again: shortages, ends, keys, places and selection."""
+
+from __future__ import annotations
+
+import logging
+
+import fake_grid  # noqa: F401 (writes who writes messages)
+import numpy as np
+import pytest
+import torch
+
+from kasync import rules
+from kasync.errors import UserError
+from kasync.live.deliveries import Delivery, Failure
+from kasync.live.loop import Federation, Order
+from kasync.live.terms import Terms
+
+
+def founded(rule=None, **terms) -> Federation:
+    settings = {"k": 2, "brings": "gradients", "rest": 0.0, "longest_rest": 0.0, **terms}
+    return Federation(rule or rules.kasync_sgd(1.0), torch.zeros(2), Terms(**settings))
+
+
+def bring(federation: Federation, order: Order, now: float = 0.0, value: float = 1.0, **more) -> str:
+    return federation.collect(order.ticket, order.node, Delivery(torch.full((2,), value), 1.0, **more), now)
+
+
+def order_of(federation: Federation, node: object) -> Order:
+    return next(order for order in federation.orders.values() if order.node == node)
+
+
+def test_an_empty_list_of_nodes_does_not_make_an_update_of_one_delivery():
+    federation = founded(k=5)
+    federation.present(range(5), 0.0)
+    federation.dispatch(0.0)
+    bring(federation, order_of(federation, 0), 1.0)
+    federation.present([], 2.0)  # the SuperLink was asked at a bad moment
+    assert federation.step(2.0) is None
+    assert federation.step(61.0) is None
+    federation.present(range(5), 61.5)
+    for now in (62.0, 200.0):
+        assert federation.step(now) is None  # four others can still deliver
+    federation.present([], 201.0)
+    federation.step(201.0)
+    assert federation.step(300.0) is None  # one is fewer than half of five, however long it lasts
+
+
+def test_a_shortage_that_lasts_makes_steps_of_fewer_but_not_fewer_than_min_k():
+    federation = founded(k=5, min_k=2, grace=10.0)
+    federation.present(range(5), 0.0)
+    federation.dispatch(0.0)
+    bring(federation, order_of(federation, 0), 1.0)
+    bring(federation, order_of(federation, 1), 1.0)
+    federation.present([], 2.0)
+    assert federation.step(2.0) is None
+    assert federation.step(11.9) is None
+    update = federation.step(12.0)
+    assert update is not None
+    assert len(update.used) == 2
+
+
+@pytest.mark.parametrize("rule", [rules.krum(1.0, byzantine=1), rules.geometric_median(1.0)], ids=lambda r: r.name)
+def test_a_rule_that_looks_for_a_majority_waits_for_all_k(rule):
+    federation = founded(rule, k=4, grace=0.0)
+    federation.present(range(4), 0.0)
+    federation.dispatch(0.0)
+    for node in range(3):
+        bring(federation, order_of(federation, node))
+    federation.present([], 1.0)
+    for now in (1.0, 1000.0):
+        assert federation.step(now) is None
+    with pytest.raises(UserError, match=f"min_k = 2 is less than k = 4, but {rule.name} looks for a majority"):
+        founded(rule, k=4, min_k=2)
+
+
+def test_more_deliveries_than_nodes_are_waited_for_aloud(caplog):
+    federation = founded(k=10)
+    with caplog.at_level(logging.INFO, "kasync.live"):
+        federation.present(range(4), 0.0)
+        for now in range(0, 70, 5):
+            assert federation.dispatch(float(now)) == []
+    said = [line for line in caplog.messages if "waiting for nodes" in line]
+    assert said == ["waiting for nodes: 4 of 10"] * 3  # at once and every half a minute
+
+
+def test_when_everybody_was_set_aside_the_run_ends_and_says_why():
+    federation = founded(offences=1, grace=20.0)
+    federation.present(range(2), 0.0)
+    for order in federation.dispatch(0.0):
+        bring(federation, order, value=float("nan"))
+    federation.step(1.0)
+    assert federation.stuck(1.0) is None
+    federation.step(22.0)
+    assert "every client that is there was set aside after 1 unusable deliveries" in federation.stuck(22.0)
+    assert "a value that is not finite" in federation.stuck(22.0)
+    federation.present([0, 1, 2], 23.0)  # a new one is hope
+    federation.step(23.0)
+    assert federation.stuck(50.0) is None
+
+
+def test_a_shortage_ends_the_run_where_it_was_told_to_give_up():
+    federation = founded(k=3, give_up=100.0)
+    federation.present(range(3), 0.0)
+    federation.dispatch(0.0)
+    federation.present([0], 5.0)
+    federation.step(5.0)
+    assert federation.stuck(104.0) is None
+    assert "for 100 s fewer than" in federation.stuck(106.0)
+
+
+def test_a_client_that_is_silent_is_given_up_after_ten_times_its_usual_time_and_then_given_more():
+    federation = founded(k=1, grace=5.0, timeout=3600.0)
+    federation.present([0, 1], 0.0)
+    first, _ = federation.dispatch(0.0)
+    bring(federation, first, 2.0)  # others' two seconds are all that is known
+    assert federation.step(2.0) is not None
+    (again,) = federation.dispatch(2.0)
+    assert again.deadline == 2.0 + 20.0
+    assert order_of(federation, 1).deadline == 3600.0  # nothing was known when it was asked
+    assert [order.node for order in federation.expire(23.0)] == [0]
+    (again,) = federation.dispatch(23.0)
+    assert again.deadline == 23.0 + 40.0
+    bring(federation, again, 50.0)
+    assert federation.step(50.0) is not None
+    (again,) = federation.dispatch(50.0)
+    assert again.deadline == 50.0 + 270.0  # it may well take 27 s
+
+
+def test_a_deadline_is_a_promise_whatever_is_usual():
+    federation = founded(k=1, deadline=7.0)
+    federation.present([0], 0.0)
+    (order,) = federation.dispatch(0.0)
+    assert order.deadline == 7.0
+    federation.expire(7.0)
+    assert bring(federation, order, 8.0) == "late"
+
+
+def test_one_that_starts_again_under_another_name_is_the_same_client_by_its_key():
+    federation = founded(rules.ca2fl(1.0, clients=2), k=1)
+    federation.present(["a", "b"], 0.0)
+    federation.dispatch(0.0)
+    for node, key in (("a", "first"), ("b", "second")):
+        assert bring(federation, order_of(federation, node), key=key) == "accepted"
+        federation.step(0.0)
+    for restart in range(20):
+        node = f"a{restart}"
+        federation.present([node, "b"], 1.0 + restart)
+        federation.dispatch(1.0 + restart)
+        assert bring(federation, order_of(federation, node), 1.0 + restart, key="first") == "accepted"
+        update = federation.step(1.0 + restart)
+        assert [each.client for each in update.used] == [0]
+    assert len(federation.roster) == 2
+    assert federation.roster.by_key["first"].used == 21
+
+
+def test_without_a_key_it_takes_the_place_of_one_that_left_and_nobody_is_locked_out():
+    federation = founded(rules.ca2fl(1.0, clients=2), k=1)
+    federation.present(["a", "b"], 0.0)
+    federation.present(["b", "c"], 10.0)
+    assert {client.node: client.number for client in federation.roster} == {"a": None, "b": 1, "c": 0}
+    federation.present(["b", "c", "d"], 20.0)  # a third while two are there
+    assert federation.roster.by_node["d"].number is None
+    assert {order.node for order in federation.dispatch(20.0)} == {"b", "c"}
+    federation.present(["b", "d"], 30.0)
+    assert federation.dispatch(30.0) == []  # c's work is out, so its place is not free
+    federation.collect(order_of(federation, "c").ticket, "c", Failure("gone"), 40.0)
+    federation.present(["b", "d"], 40.0)
+    assert [order.node for order in federation.dispatch(40.0)] == ["d"]
+
+
+def test_two_nodes_with_one_key_at_a_time_are_two_clients():
+    federation = founded(k=1)
+    federation.present(["a", "b"], 0.0)
+    federation.dispatch(0.0)
+    for node in ("a", "b"):
+        bring(federation, order_of(federation, node), key="same")
+        assert federation.step(0.0) is not None
+    assert len(federation.roster) == 2
+
+
+def test_who_was_set_aside_stays_aside_under_a_new_name():
+    federation = founded(k=1, offences=1)
+    federation.present(["a", "b"], 0.0)
+    federation.dispatch(0.0)
+    bring(federation, order_of(federation, "a"), key="naughty")
+    federation.step(0.0)
+    federation.dispatch(0.0)
+    bring(federation, order_of(federation, "a"), value=float("inf"))
+    federation.present(["c", "b"], 1.0)
+    federation.dispatch(1.0)
+    assert bring(federation, order_of(federation, "c"), 1.0, key="naughty") == "stale"
+    assert federation.roster.by_node["c"].aside
+
+
+@pytest.mark.parametrize("restart", ["update", "arrival"])
+def test_concurrency_limits_who_works_at_a_time(restart):
+    federation = founded(k=2, concurrency=3, restart=restart)
+    federation.present(range(10), 0.0)
+    orders = federation.dispatch(0.0)
+    assert len(orders) == 3
+    bring(federation, orders[0])
+    assert len(federation.dispatch(0.0)) == (1 if restart == "arrival" else 0)
+    bring(federation, orders[1])
+    assert federation.step(0.0) is not None
+    federation.dispatch(0.0)
+    assert len(federation.orders) == 3
+
+
+def heard(select, rounds: int = 12) -> list[int]:
+    federation = founded(k=1, concurrency=1, select=select)
+    federation.present(range(4), 0.0)
+    found = []
+    for _ in range(rounds):
+        (order,) = federation.dispatch(0.0)
+        found.append(order.client)
+        bring(federation, order)
+        assert federation.step(0.0) is not None
+    return found
+
+
+def test_selection_is_uniform_in_turn_by_who_is_least_heard_or_a_function():
+    assert heard("in_turn") == [0, 1, 2, 3] * 3
+    assert sorted(heard("least_heard")) == sorted([0, 1, 2, 3] * 3)
+    assert set(heard("uniform", 60)) == {0, 1, 2, 3}
+    assert heard(lambda idle: sorted(idle, key=lambda client: -client.number)) == [3] * 12
+
+
+def test_the_table_says_who_is_slow_stale_and_refused_and_why():
+    federation = founded(k=2, offences=None)
+    federation.present(["fast", "slow", "bad"], 0.0)
+    federation.dispatch(0.0)
+    bring(federation, order_of(federation, "bad"), 1.0, value=float("nan"))
+    for now in (1.0, 2.0, 3.0):
+        bring(federation, order_of(federation, "fast"), now)
+        if now == 3.0:
+            bring(federation, order_of(federation, "slow"), now)
+        federation.dispatch(now)
+        federation.step(now)
+        federation.dispatch(now)
+        if now < 3.0:
+            bring(federation, order_of(federation, "bad"), now, value=7.0)
+            federation.step(now)
+            federation.dispatch(now)
+    rows = {row["node"]: row for row in federation.table(10.0)}
+    assert (rows["slow"]["seconds"], rows["slow"]["used"]) == (3.0, 1)
+    assert rows["slow"]["staleness"] > rows["fast"]["staleness"]
+    assert (rows["bad"]["refused"], rows["bad"]["why"]) == (1, "it has a value that is not finite")
+    assert rows["slow"]["seen"] == 7.0
+    assert sum(row["influence"] for row in rows.values()) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_the_mod_for_client_apps_says_who_the_node_is_by_its_config():
+    from types import SimpleNamespace
+
+    from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+
+    from kasync.live.flower import client_key
+    from kasync.live.flower_replies import Reader
+    from kasync.live.layout import Layout
+
+    arrays = {"w": np.ones(2, np.float32)}
+
+    def app(message, context):
+        held = ArrayRecord({name: Array(array) for name, array in arrays.items()})
+        return Message(RecordDict({"arrays": held, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
+
+    asked = Message(RecordDict(), dst_node_id=5, message_type="train")
+    for config, key in (({"client-key": "ward 7"}, "ward 7"), ({}, None)):
+        reply = client_key(asked, SimpleNamespace(node_config=config), app)
+        assert Reader(Layout.of(arrays), "num-examples").read(reply).key == key

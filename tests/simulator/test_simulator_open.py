@@ -1,0 +1,488 @@
+"""Every kind of model and of local work, on every backend that takes it, gives what the simplest program gives."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from naive_open import simulate_openly
+from small_worlds import CLASSES, CLIENTS, FEATURES, Residual, mlp, same_records, vectors
+from torch import nn
+from torch.nn import functional
+
+from kasync import Custom, Gradient, Local, LocalSGD, data, rules, simulate, timelines
+from kasync.errors import UserError
+from kasync.work.objective import binary_cross_entropy, cross_entropy, squared_error
+
+TIMELINE = timelines.uniform(CLIENTS, 3, 25, seed=7)
+TOKENS, LENGTH = 11, 5
+
+
+def seeded(build):
+    torch.manual_seed(3)
+    return build()
+
+
+class Words(nn.Module):
+    """Tokens through an embedding and a recurrent layer, a next token at every place."""
+
+    def __init__(self, layer=nn.LSTM):
+        super().__init__()
+        self.embedding = nn.Embedding(TOKENS, 4)
+        self.layer = layer(4, 6, 2, batch_first=True)
+        self.out = nn.Linear(6, TOKENS)
+
+    def forward(self, tokens):
+        return self.out(self.layer(self.embedding(tokens))[0])
+
+
+class Attention(nn.Module):
+    """A transformer layer with dropout."""
+
+    def __init__(self, dropout=0.2):
+        super().__init__()
+        self.embedding = nn.Embedding(TOKENS, 8)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout, batch_first=True)
+        self.out = nn.Linear(8, TOKENS)
+
+    def forward(self, tokens):
+        return self.out(self.layer(self.embedding(tokens)))
+
+
+class Two(nn.Module):
+    """Two named inputs, one of them tokens; a branch on a value; named outputs; tied weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(TOKENS, 4)
+        self.numbers = nn.Linear(FEATURES, 4)
+        self.inner = nn.Linear(4, 4)
+        self.again = self.inner
+        self.out = nn.Linear(4, CLASSES)
+
+    def forward(self, tokens, numbers):
+        hidden = self.tokens(tokens).mean(1) + self.numbers(numbers)
+        if hidden.sum() > 0:
+            hidden = torch.tanh(hidden)
+        return {"logits": self.out(self.again(torch.relu(self.inner(hidden))))}
+
+
+class Frozen(nn.Module):
+    """Most of it is frozen."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(FEATURES, 8).requires_grad_(False)
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.body(x)))
+
+
+def normalised():
+    return nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, CLASSES))
+
+
+def dropping():
+    return nn.Sequential(nn.Linear(FEATURES, 8), nn.Dropout(0.3), nn.ReLU(), nn.Linear(8, CLASSES))
+
+
+def texts(dtype=np.int64):
+    draw = np.random.default_rng(0)
+    lines = draw.integers(0, TOKENS, (90, LENGTH + 1))
+    x, y = lines[:, :-1].astype(dtype), lines[:, 1:].astype(np.int64)
+    y[::7, -1] = -100  # a label that does not count
+    parts = [draw.choice(80, draw.integers(3, 8), replace=False) for _ in range(CLIENTS)]
+    return data.from_arrays(x[:80], y[:80], x[80:], y[80:], parts, classes=TOKENS)
+
+
+def several():
+    draw = np.random.default_rng(1)
+    columns = {"tokens": draw.integers(0, TOKENS, (90, 3)), "numbers": draw.normal(size=(90, FEATURES))}
+    labels = draw.integers(0, CLASSES, 90)
+    parts = [draw.choice(80, draw.integers(3, 8), replace=False) for _ in range(CLIENTS)]
+    first, last = ({name: column[rows] for name, column in columns.items()} for rows in (slice(80), slice(80, 90)))
+    return data.from_arrays(first, labels[:80], last, labels[80:], parts, classes=CLASSES)
+
+
+def marks():
+    draw = np.random.default_rng(2)
+    x, y = draw.normal(size=(90, FEATURES)).astype(np.float32), draw.random((90, CLASSES)) < 0.4
+    return data.from_arrays(x[:80], y[:80], x[80:], y[80:], np.array_split(np.arange(80), CLIENTS))
+
+
+def numbers():
+    draw = np.random.default_rng(2)
+    x, y = draw.normal(size=(90, FEATURES)).astype(np.float32), draw.normal(size=(90, CLASSES)).astype(np.float32)
+    return data.from_arrays(x[:80], y[:80], x[80:], y[80:], np.array_split(np.arange(80), CLIENTS))
+
+
+def pairs():
+    """Clients of 8 or 12 samples, so that no mini-batch has one sample only: batch norm needs two."""
+    made = vectors()
+    x, y = made.train.inputs, made.train.labels
+    draw = np.random.default_rng(5)
+    parts = [draw.choice(len(x), 8 + 4 * draw.integers(2), replace=False) for _ in range(CLIENTS)]
+    return data.from_arrays(x, y, made.test.inputs, made.test.labels, parts, classes=CLASSES)
+
+
+MODELS = {  # model, data, loss, buffers that training changes
+    "chain": (mlp, pairs, cross_entropy, ()),
+    "residual": (Residual, pairs, cross_entropy, ()),
+    "lstm": (Words, texts, cross_entropy, ()),
+    "gru": (partial(Words, nn.GRU), texts, cross_entropy, ()),
+    "attention without dropout": (partial(Attention, 0.0), texts, cross_entropy, ()),
+    "attention with dropout": (Attention, texts, cross_entropy, ()),
+    "two inputs": (Two, several, cross_entropy, ()),
+    "frozen": (Frozen, pairs, cross_entropy, ()),
+    "batch norm": (normalised, pairs, cross_entropy, ("1.running_mean", "1.running_var", "1.num_batches_tracked")),
+    "dropout": (dropping, pairs, cross_entropy, ()),
+    "multi-label": (mlp, marks, binary_cross_entropy, ()),
+    "several numbers": (mlp, numbers, squared_error, ()),
+}
+
+
+def plain_loop(model, batches, client):
+    optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=0.05, momentum=0.5)
+    total = 0.0
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = client.loss(model, batch)
+        loss.backward()
+        optimizer.step()
+        total += float(loss.detach())
+    return total / len(batches)
+
+
+def scaffold(model, batches, client):
+    """Karimireddy et al. 2020, option II: control variates kept by clients, their change delivered."""
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    params = [p for p in model.parameters() if p.requires_grad]
+    start = [p.detach().clone() for p in params]
+    mine = [client.state.get(name, torch.zeros_like(p)) for name, p in zip(names, params, strict=True)]
+    theirs = [client.sent[name] for name in names]
+    losses = []
+    for batch in batches:
+        loss = client.loss(model, batch)
+        grads = torch.autograd.grad(loss, params)
+        with torch.no_grad():
+            for p, grad, c_i, c in zip(params, grads, mine, theirs, strict=True):
+                p -= 0.05 * (grad - c_i + c)
+        losses.append(float(loss.detach()))
+    for name, p, first, c_i, c in zip(names, params, start, mine, theirs, strict=True):
+        fresh = c_i - c + (first - p.detach()) / (len(batches) * 0.05)
+        client.extras[name] = fresh - c_i
+        client.state[name] = fresh
+    return sum(losses) / len(losses)
+
+
+def zeros_for(model):
+    return {name: torch.zeros_like(p) for name, p in model.named_parameters() if p.requires_grad}
+
+
+def average_of(sent, extras):
+    return {name: value + extras[name].sum(0) / CLIENTS for name, value in sent.items()}
+
+
+def halving(step):
+    return 0.5 ** (step / 4)
+
+
+WORKS = {
+    "gradient": Gradient(4),
+    "local sgd": LocalSGD(2, 0.05, 4),
+    "one epoch of AdamW": Local(3, epochs=1, lr=0.01, optimizer=torch.optim.AdamW, weight_decay=0.01),
+    "momentum, proximal, clip": Local(4, steps=3, lr=0.05, momentum=0.9, proximal=0.1, clip=0.7),
+    "a schedule over a client's life": Local(4, steps=2, lr=0.05, schedule=halving),
+    "Adam with a state that is kept": Local(4, steps=2, lr=0.01, optimizer=torch.optim.Adam, keep=True),
+    "an optimiser that reads layers": Local(4, steps=2, lr=0.01, optimizer=torch.optim.Adafactor),
+    "a loop of the user's": Custom(plain_loop, 4, epochs=2),
+    "scaffold": Custom(scaffold, 4, steps=2, sends=zeros_for, merge=average_of),
+}
+
+
+def both(kind, work, timeline=TIMELINE, **options):
+    """The simulation, finished, and the story of the simplest program."""
+    build, make, loss, changed = MODELS[kind]
+    model, made = seeded(build), make()
+    rule = rules.fedbuff(0.5)
+    naive = {name: value for name, value in options.items() if name in ("seed", "buffers")}
+    expected = simulate_openly(model, made, rule, timeline, work, loss=loss, changed=changed, **naive)
+    simulation = simulate(model, made, rule, timeline, work, **options)
+    records = list(simulation)
+    return simulation, records, expected
+
+
+@pytest.mark.parametrize("work", WORKS)
+@pytest.mark.parametrize("kind", [kind for kind in MODELS if kind != "two inputs"])
+def test_every_model_and_work_gives_what_the_simplest_program_gives(kind, work):
+    simulation, _, (story, buffers, sent) = both(kind, WORKS[work], seed=2)
+    torch.testing.assert_close(simulation.params, story[-1], atol=2e-5, rtol=1e-4)
+    for name, value in buffers.items():
+        torch.testing.assert_close(simulation.run.carried.statistics[name], value, atol=1e-5, rtol=1e-4)
+    for name, value in sent.items():
+        torch.testing.assert_close(simulation.run.carried.extras[name], value, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("work", ["gradient", "one epoch of AdamW"])
+def test_several_inputs_go_in_by_name_and_named_outputs_come_out(work):
+    simulation, _, (story, _, _) = both("two inputs", WORKS[work])
+    torch.testing.assert_close(simulation.params, story[-1], atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("buffers", ["average", "local", "frozen"])
+@pytest.mark.parametrize("work", ["gradient", "local sgd"])
+def test_statistics_are_averaged_kept_by_each_client_or_left_alone(buffers, work):
+    simulation, _, (story, held, _) = both("batch norm", WORKS[work], buffers=buffers)
+    torch.testing.assert_close(simulation.params, story[-1], atol=2e-5, rtol=1e-4)
+    for name, value in held.items():
+        torch.testing.assert_close(simulation.run.carried.statistics[name], value, atol=1e-5, rtol=1e-4)
+    assert (simulation.run.carried.statistics["1.running_var"] > 0).all()
+
+
+BACKENDS = [
+    ("chain", "gradient", ["chain", "vmap", "loop"]),
+    ("chain", "local sgd", ["chain", "vmap", "loop"]),
+    ("residual", "gradient", ["vmap", "loop"]),
+    ("frozen", "local sgd", ["vmap", "loop"]),
+    ("multi-label", "gradient", ["chain", "vmap", "loop"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "work", "backends"), BACKENDS)
+@pytest.mark.parametrize("hold", ["gradients", "versions"])
+def test_every_backend_gives_the_same(kind, work, backends, hold):
+    story = both(kind, WORKS[work])[2][0]
+    for backend in backends:
+        simulation, _, _ = both(kind, WORKS[work], backend=backend, hold=hold)
+        assert simulation.backend == backend
+        torch.testing.assert_close(simulation.params, story[-1], atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "attention with dropout", "batch norm", "dropout"])
+@pytest.mark.parametrize("hold", ["gradients", "versions"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_same_bits_on_any_number_of_threads_and_either_way_of_holding(kind, hold, threads):
+    expected, records, _ = both(kind, WORKS["local sgd"])
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        again, told, _ = both(kind, WORKS["local sgd"], hold=hold)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(again.params, expected.params)
+    assert same_records(told, records)
+
+
+@pytest.mark.parametrize("kind", ["attention with dropout", "batch norm"])
+@pytest.mark.parametrize("work", ["Adam with a state that is kept", "scaffold", "gradient"])
+@pytest.mark.parametrize("hold", ["gradients", "versions"])
+def test_a_run_that_is_stopped_continues_to_the_same_bits(kind, work, hold, tmp_path):
+    build, make, _, _ = MODELS[kind]
+    place = {"evaluate_every": 5, "checkpoint_every": 0.0, "hold": hold}
+
+    def run(checkpoint=None):
+        return simulate(
+            seeded(build), make(), rules.fedbuff(0.5), TIMELINE, WORKS[work], checkpoint=checkpoint, **place
+        )
+
+    expected = run()
+    records = list(expected)
+    for stop in (5, 13, 20):
+        for record in run(tmp_path / "run"):
+            if record.step == stop:
+                break
+    resumed = run(tmp_path / "run")
+    assert same_records(list(resumed), records)
+    assert torch.equal(resumed.params, expected.params)
+    for name, value in expected.run.carried.tensors().items():
+        if not name.startswith(("version.", "waiting.")):
+            assert torch.equal(resumed.run.carried.tensors()[name], value), name
+
+
+def test_chance_leaves_the_generator_of_the_user_as_it_was():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    list(simulate(seeded(dropping), pairs(), rules.fedbuff(0.5), TIMELINE.head(5), WORKS["local sgd"]))
+    torch.manual_seed(5)
+    simulation = simulate(seeded_quietly(dropping), pairs(), rules.fedbuff(0.5), TIMELINE.head(5), WORKS["local sgd"])
+    list(simulation)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def seeded_quietly(build):
+    with torch.random.fork_rng():
+        return seeded(build)
+
+
+def test_dropout_has_another_mask_in_every_step_and_for_every_client_and_seed():
+    masks = []
+
+    class Watched(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(FEATURES, CLASSES)
+
+        def forward(self, x):
+            mask = functional.dropout(torch.ones(64), 0.5, self.training)
+            masks.append(tuple(mask.tolist()) if self.training else None)
+            return self.layer(x) * mask[:CLASSES]
+
+    timeline = timelines.uniform(4, 2, 5, seed=1)
+    for seed in (0, 1):
+        list(simulate(Watched(), pairs(), rules.fedbuff(0.1), timeline, LocalSGD(2, 0.05, 4), seed=seed))
+    drawn = [mask for mask in masks if mask is not None]
+    assert len(drawn) - len(set(drawn)) <= 4  # the trials before the runs draw from the user's generator
+
+
+def test_clients_that_do_different_numbers_of_steps_are_honoured():
+    steps = np.random.default_rng(0).integers(1, 5, (TIMELINE.steps, TIMELINE.k)).astype(np.int32)
+    timeline = timelines.uniform(CLIENTS, 3, 25, seed=7)
+    object.__setattr__(timeline, "local_steps", steps)
+    simulation, _, (story, _, _) = both("lstm", WORKS["a schedule over a client's life"], timeline)
+    torch.testing.assert_close(simulation.params, story[-1], atol=2e-5, rtol=1e-4)
+    with pytest.raises(UserError, match="Gradient takes none"):
+        simulate(seeded(Words), texts(), rules.fedbuff(0.5), timeline, Gradient(4))
+
+
+def test_a_loss_of_model_and_batch_may_be_anything():
+    def loss(model, batch):
+        outputs = model(batch["inputs"])
+        return functional.cross_entropy(outputs, batch["labels"]) + 0.01 * sum(
+            p.square().sum() for p in model.parameters()
+        )
+
+    def per_sample(model, batch):
+        return loss(model, batch).expand(len(batch["labels"]))
+
+    runs = [simulate(mlp(), pairs(), rules.fedbuff(0.5), TIMELINE, Gradient(4), loss=one) for one in (loss, per_sample)]
+    for run in runs:
+        list(run)
+    assert runs[0].backend == "loop"
+    torch.testing.assert_close(runs[0].params, runs[1].params)
+    plain = simulate(mlp(), pairs(), rules.fedbuff(0.5), TIMELINE, Gradient(4))
+    list(plain)
+    assert not torch.allclose(plain.params, runs[0].params, atol=1e-4)
+    assert runs[0].latest.accuracy is not None
+
+
+def test_metrics_of_the_user_stand_in_the_records():
+    def error(outputs, labels):
+        return (outputs.argmax(1) != labels).double().mean()
+
+    simulation = simulate(
+        mlp(), pairs(), rules.fedbuff(0.5), TIMELINE, Gradient(4), metrics={"error": error}, evaluate_every=10
+    )
+    seen = [record for record in simulation if record.accuracy is not None]
+    assert len(seen) == 3
+    assert all(record.metrics["error"] == pytest.approx(1 - record.accuracy) for record in seen)
+
+
+def test_the_parameters_in_the_loop_are_those_of_the_record():
+    expected = both("lstm", WORKS["gradient"])[2][0]
+    build, make, _, _ = MODELS["lstm"]
+    simulation = simulate(seeded(build), make(), rules.fedbuff(0.5), TIMELINE, WORKS["gradient"])
+    for record in simulation:
+        assert simulation.done == record.step
+        torch.testing.assert_close(simulation.params, expected[record.step - 1], atol=2e-5, rtol=1e-4)
+
+
+def test_every_client_is_judged_on_rows_held_out_for_it():
+    held = pairs().held_out(0.3)
+    simulation = simulate(mlp(), held, rules.fedbuff(0.5), TIMELINE, Gradient(4))
+    list(simulation)
+    found = simulation.per_client()
+    model = simulation.load_into(mlp())
+    for client, accuracy in zip(found.clients.tolist(), found.accuracy.tolist(), strict=True):
+        rows = held.tests_of(client)
+        right = model(torch.from_numpy(held.train.inputs[rows])).argmax(1).numpy() == held.train.labels[rows]
+        assert accuracy == pytest.approx(right.mean())
+    assert found.worst_tenth <= found.mean
+    with pytest.raises(UserError, match="held_out"):
+        simulate(mlp(), pairs(), rules.fedbuff(0.5), TIMELINE, Gradient(4)).per_client()
+
+
+def test_a_model_goes_out_with_names_and_comes_in_again():
+    simulation = simulate(seeded(normalised), pairs(), rules.fedbuff(0.5), TIMELINE, WORKS["local sgd"])
+    list(simulation)
+    fresh = normalised()
+    fresh.load_state_dict(simulation.state_dict())
+    assert torch.equal(fresh[1].running_mean, simulation.run.carried.statistics["1.running_mean"])
+    again = simulate(fresh, pairs(), rules.fedbuff(0.5), TIMELINE, WORKS["local sgd"])
+    assert torch.equal(again.params, simulation.params)
+
+
+def test_half_precision_is_used_in_the_clients_work_and_never_in_the_rule():
+    seen = set()
+
+    class Watched(nn.Linear):
+        def forward(self, x):
+            outputs = super().forward(x)
+            seen.add(outputs.dtype)
+            return outputs
+
+    simulation = simulate(
+        Watched(FEATURES, CLASSES), pairs(), rules.fedbuff(0.5), TIMELINE.head(5), Gradient(4), precision="bfloat16"
+    )
+    list(simulation)
+    assert seen == {torch.bfloat16}
+    assert simulation.params.dtype == torch.float32
+
+
+def test_work_that_fails_is_named_with_its_client():
+    one = data.from_arrays(
+        np.ones((4, FEATURES), np.float32), [0, 1, 2, 3], np.ones((2, FEATURES), np.float32), [0, 1], [[0], [1, 2, 3]]
+    )
+    with pytest.raises(
+        UserError, match=r"the work of client 0 on its visit 0 failed with mini-batches of \[1\] samples"
+    ):
+        list(simulate(normalised(), one, rules.fedbuff(0.5), timelines.uniform(2, 2, 3), Gradient(4)))
+
+
+def test_work_that_runs_out_of_memory_is_done_again_alone():
+    failures = []
+
+    def loop(model, batches, client):
+        if not failures:
+            failures.append(client.number)
+            raise torch.OutOfMemoryError("out of memory")
+        return plain_loop(model, batches, client)
+
+    expected = both("lstm", Custom(plain_loop, 4, steps=2))[1]
+    build, make, _, _ = MODELS["lstm"]
+    simulation = simulate(seeded(build), make(), rules.fedbuff(0.5), TIMELINE, Custom(loop, 4, steps=2))
+    most = simulation.run.clients.room.most
+    assert same_records(list(simulation), expected)
+    assert failures
+    assert simulation.run.clients.room.most == max(1, most - 1)
+
+
+IDENTITIES = [
+    lambda: {"loss": scaled_loss(0.5)},
+    lambda: {"loss": partial(functional.cross_entropy, reduction="none", label_smoothing=0.9)},
+    lambda: {"model": nn.Sequential(nn.Linear(FEATURES, 4), nn.Tanh(), nn.Linear(4, CLASSES))},
+    lambda: {"work": Local(4, steps=2, lr=0.05, momentum=0.9)},
+    lambda: {"precision": "bfloat16"},
+    lambda: {"backend": "loop"},
+    lambda: {"buffers": "frozen"},
+    lambda: {"seed": 1},
+]
+
+
+def scaled_loss(scale):
+    return lambda outputs, labels: scale * functional.cross_entropy(outputs, labels, reduction="none")
+
+
+@pytest.mark.parametrize("change", range(len(IDENTITIES)))
+def test_a_checkpoint_of_another_run_is_refused(change, tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(FEATURES, 4), nn.ReLU(), nn.Linear(4, CLASSES))
+    given = {"model": model, "loss": scaled_loss(1.0), "work": LocalSGD(2, 0.05, 4)}
+    settings = {"data": pairs(), "rule": rules.fedbuff(0.5), "timeline": TIMELINE, "checkpoint_every": 0.0}
+    list(simulate(**given, **settings, checkpoint=tmp_path / "run"))
+    other = IDENTITIES[change]()
+    if "model" in other:
+        other["model"].load_state_dict(model.state_dict())
+    with pytest.raises(UserError, match="belongs to another run"):
+        simulate(**given | other, **settings, checkpoint=tmp_path / "run")
