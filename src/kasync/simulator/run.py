@@ -157,31 +157,35 @@ class Run:
             yield columns(logged(step)[None])
 
     def _step(self, number: int, offset: int, work: Workload, told: Inbox, damage: Damage | None) -> Step:
-        rows: Block  # [K, D]
-        brought: list[Brought] = []
-        starts = None
-        if self.inputs.early:
-            self.work(work, urgent=told.urgent)
-            self.ahead.need(told.places)
-            losses = self.losses.index_select(0, told.slots)
-            rows = Rows(self.store, told.places) if self._in_place else self._taken(told.slots)
-            brought = [self.carried.waiting[slot] for slot in told.places] if self.carried.waiting else []
-        else:
-            self._keep_version(number)
-            starts = self._taken(told.slots)  # [K, D]
-            rows = torch.empty_like(starts)
-            if self.clients.backend == "loop":
-                brought = self._visit_all(work, told, starts, rows)
-                losses = torch.stack([each.loss for each in brought])
-            else:
-                samples, weights = work.batches
-                losses = self.clients.compute(starts, self.tensor(samples), self.tensor(weights), rows)
+        rows, losses, brought, starts = self._arrived(number, work, told)
         if damage is not None:
             rows = damage.done_to(matrix(rows), offset)
         starts = starts if self.rule.needs_starts else None
         step = self.apply(rows, told.staleness, losses, told.batch_sizes, told.clients, starts)
         self._merge(brought, step)
         return step
+
+    def _arrived(self, number: int, work: Workload, told: Inbox) -> tuple[Block, Tensor, list[Brought], Tensor | None]:
+        """Rows [K, D] and losses [K] of a step's deliveries, what they bring beside, and the versions they began on."""
+        if self.inputs.early:
+            self.work(work, urgent=told.urgent)
+            self.ahead.need(told.places)
+            losses = self.losses.index_select(0, told.slots)
+            rows: Block = Rows(self.store, told.places) if self._in_place else self._taken(told.slots)
+            brought = [self.carried.waiting[slot] for slot in told.places] if self.carried.waiting else []
+            return rows, losses, brought, None
+        self._keep_version(number)
+        starts = self._taken(told.slots)  # [K, D]
+        rows = torch.empty_like(starts)
+        if self.clients.backend == "loop":
+            brought = self._visit_all(work, told, starts, rows)
+            return rows, torch.stack([each.loss for each in brought]), brought, starts
+        samples, weights = work.batches
+        losses = self.clients.compute(starts, self.tensor(samples), self.tensor(weights), rows)
+        return rows, losses, [], starts
+
+    def rest(self) -> None:
+        """Nobody asks for steps any more, or not now: let go of what is only needed while steps are made."""
 
     def apply(
         self, rows: Block, staleness: Tensor, losses: Tensor, sizes: Tensor, clients: Tensor, starts: Tensor | None

@@ -230,6 +230,13 @@ class Simulation:
 
     def __iter__(self) -> Iterator[Record]:
         yield from self.history.records(0, self.done, self.timeline, self.run.plan.reported)
+        try:
+            yield from self._made()
+        finally:
+            self.run.rest()
+
+    def _made(self) -> Iterator[Record]:
+        """Make the steps that are left, and yield their records."""
         saved = time.monotonic()
         pause = min(FIRST_CHECKPOINT, self.checkpoint_every)
         while self.done < self.timeline.steps:
