@@ -1,7 +1,7 @@
 """Measure `timelines.phones` on FLASH's traces again, and draw the fit: `python benchmarks/phones.py TRACES [PICTURE]`.
 
 TRACES is a folder with cached_timers.json, training_latency.json and speed_distri.json (or their .gz), as FLHetBench
-publishes them. Prints generated against recorded quantiles; --fit: the tables of kasync/timelines/phone_fleet.py.
+publishes them. Prints generated against recorded quantiles; --fit: the tables of kasync/timelines/traces.py.
 """
 
 import argparse
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from kasync.timelines import phone_fleet, traces
-from kasync.timelines.presence import Intervals
+from kasync.timelines import traces
+from kasync.timelines.availability import Intervals
 from kasync.timelines.traces import DAY, Traces
 
 SHOWN = (0.1, 0.25, 0.5, 0.75, 0.9)
@@ -65,7 +65,7 @@ def centres(there: Intervals) -> np.ndarray:
     hours = np.mod(np.angle(whole) / turn / 3600 - 14, 24) + 14
     order = np.argsort(hours)
     weight = np.cumsum(np.abs(whole[order]))
-    return np.interp(phone_fleet.PROBABILITIES, weight / weight[-1], hours[order])
+    return np.interp(traces.PROBABILITIES, weight / weight[-1], hours[order])
 
 
 def fitted(fleet: Traces, rounds: int = 40) -> dict[str, list[float]]:
@@ -73,7 +73,7 @@ def fitted(fleet: Traces, rounds: int = 40) -> dict[str, list[float]]:
     target = measures(fleet)
 
     def quantiles(values: np.ndarray) -> np.ndarray:
-        return np.quantile(values, phone_fleet.PROBABILITIES)
+        return np.quantile(values, traces.PROBABILITIES)
 
     kinds = (  # what is shorter than the first number comes out of the scaling
         ("window, seconds", "BLINKS", "BLINK", "LENGTHS", 3.0, 15.0),
@@ -89,23 +89,23 @@ def fitted(fleet: Traces, rounds: int = 40) -> dict[str, list[float]]:
     }
     for measure, share, short, others, least, limit in kinds:
         values = target[measure]
-        setattr(phone_fleet, share, round(float((values <= limit).mean()), 3))
+        setattr(traces, share, round(float((values <= limit).mean()), 3))
         tables[short] = quantiles(values[(values > least) & (values <= limit)])
         tables[others] = quantiles(values[values > limit])
     for _ in range(rounds):
         for name, table in tables.items():
-            setattr(phone_fleet, name, tuple(float(f"{value:.3g}") for value in table))
-        made = measures(phone_fleet.phones(20_000, seed=1))
+            setattr(traces, name, tuple(float(f"{value:.3g}") for value in table))
+        made = measures(traces.phones(20_000, seed=1))
         for measure, share, _, others, _, _ in kinds:
-            below = getattr(phone_fleet, share)
-            at = below + (1 - below) * np.array(phone_fleet.PROBABILITIES)
+            below = getattr(traces, share)
+            at = below + (1 - below) * np.array(traces.PROBABILITIES)
             wanted = np.log(np.quantile(target[measure], at)) - np.log(np.quantile(made[measure], at))
             moved = np.log(tables[others]) + 0.4 * wanted
             moved[0], moved[-1] = moved[1] - 0.5, moved[-2] + 0.5  # the ends are a matter of single windows
             moved = (np.maximum.accumulate(moved) + np.minimum.accumulate(moved[::-1])[::-1]) / 2  # in order again
             tables[others] = np.exp(moved - np.median(moved))  # only ratios matter
-    print(f"BLINKS = {phone_fleet.BLINKS}, BREAKS = {phone_fleet.BREAKS}")
-    return {name: list(getattr(phone_fleet, name)) for name in tables}
+    print(f"BLINKS = {traces.BLINKS}, BREAKS = {traces.BREAKS}")
+    return {name: list(getattr(traces, name)) for name in tables}
 
 
 def compare(fleet: Traces, made: Traces) -> float:
@@ -164,7 +164,7 @@ def main() -> int:
     if given.fit:
         for name, table in fitted(fleet).items():
             print(f"{name} = ({', '.join(f'{value:.3g}' for value in table)})")
-    made = phone_fleet.phones(20_000, seed=0)
+    made = traces.phones(20_000, seed=0)
     worst = compare(fleet, made)
     print("there by hour, recorded ", " ".join(f"{share:.3f}" for share in by_hour(fleet.availability)))
     print("there by hour, generated", " ".join(f"{share:.3f}" for share in by_hour(made.availability)))

@@ -10,8 +10,7 @@ from plain_faults import strike
 
 from kasync import faults, timelines
 from kasync.timelines import durations
-from kasync.timelines.invariants import broken
-from kasync.timelines.summary import rows_held, versions_held
+from kasync.timelines.timeline import inconsistency, rows_held, versions_held
 
 CLIENTS, K, STEPS = 20, 4, 60
 KINDS = {
@@ -83,7 +82,7 @@ def test_any_timeline_struck_by_anything_stays_sound_and_agrees_with_the_plain_p
         return
     struck = faults.struck(timeline, wrong, seed)
     same(struck, expected)
-    assert broken(struck) == ""
+    assert inconsistency(struck) == ""
     assert (rows_held(struck) >= timeline.k).all()
     assert (versions_held(struck) >= 1).all()
     assert len(timelines.held_staleness(struck)) == struck.steps + 1

@@ -15,7 +15,7 @@ from kasync.live.deliveries import Delivery, Failure, Garbage
 from kasync.live.journal import Journal
 from kasync.live.loop import GIVEN_UP, Federation, Order
 from kasync.live.terms import Terms
-from kasync.timelines.invariants import broken
+from kasync.timelines.timeline import inconsistency
 
 NODES = st.integers(0, 6)
 NAN = float("nan")
@@ -228,7 +228,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.note(update, before)
             assert len(update.used) == self.terms.k
             timeline = self.federation.diary.timeline(len(self.federation.roster), "test")
-            assert broken(timeline) == ""
+            assert inconsistency(timeline) == ""
         self.folder.cleanup()
 
 

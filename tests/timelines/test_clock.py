@@ -9,8 +9,8 @@ from timeline_kinds import DURATIONS, LATE, UNRELIABLE, sizes
 
 from kasync import timelines
 from kasync.timelines import Dropouts, Intervals, Repeating, clock, durations
+from kasync.timelines.availability import Fleet
 from kasync.timelines.events import Queue, run_async, run_sync
-from kasync.timelines.pieces import Pieces
 
 FAULTS = {
     "none": {},
@@ -23,9 +23,9 @@ FAULTS = {
 }
 
 
-def agrees_with_the_event_loop(size, pieces):
+def agrees_with_the_event_loop(size, fleet):
     clients, k, steps, _ = size
-    fast, slow = run_async(clients, k, steps, pieces), naive_async(clients, k, steps, pieces)
+    fast, slow = run_async(clients, k, steps, fleet), naive_async(clients, k, steps, fleet)
     assert fast.clients.tolist() == slow[0]
     assert fast.versions.tolist() == slow[1]
     np.testing.assert_array_equal(fast.times, slow[2])
@@ -35,21 +35,21 @@ def agrees_with_the_event_loop(size, pieces):
 @given(size=sizes(25, 40), time=st.sampled_from(["exponential", "log-normal", "pareto", "shifted exponential"]))
 @settings(max_examples=12, deadline=None)
 def test_the_fast_clock_is_the_event_loop(faults, size, time):
-    agrees_with_the_event_loop(size, Pieces(DURATIONS[time], size[3], **FAULTS[faults]))
+    agrees_with_the_event_loop(size, Fleet(DURATIONS[time], size[3], **FAULTS[faults]))
 
 
 @pytest.mark.parametrize("time", ["constant", "trace"])
 @given(size=sizes(25, 40))
 @settings(max_examples=20, deadline=None)
 def test_equal_moments_go_to_the_work_handed_out_first(time, size):
-    agrees_with_the_event_loop(size, Pieces(DURATIONS[time], size[3]))
+    agrees_with_the_event_loop(size, Fleet(DURATIONS[time], size[3]))
 
 
 @pytest.mark.parametrize("time", ["constant", "exponential", "trace"])
 def test_the_clock_stays_the_event_loop_when_most_clients_are_far_from_done(time):
     """900 clients and k = 3: the queue looks at 146 of them at a time, and must look further many times."""
     assert Queue(np.ones(900), 3).size < 150
-    agrees_with_the_event_loop((900, 3, 700, 5), Pieces(DURATIONS[time], 5))
+    agrees_with_the_event_loop((900, 3, 700, 5), Fleet(DURATIONS[time], 5))
 
 
 def test_a_client_joins_late_on_the_model_of_that_moment():
@@ -113,8 +113,8 @@ def test_k_sync_takes_the_fastest_and_fedavg_waits_for_the_slowest():
 @settings(max_examples=10, deadline=None)
 def test_k_sync_is_its_event_loop_and_who_is_away_stays_away_at_the_next_broadcast(faults, size):
     clients, k, steps, seed = size
-    pieces = Pieces(DURATIONS["exponential"], seed, **FAULTS[faults])
-    fast, slow = run_sync(clients, k, steps, pieces), naive_sync(clients, k, steps, pieces)
+    fleet = Fleet(DURATIONS["exponential"], seed, **FAULTS[faults])
+    fast, slow = run_sync(clients, k, steps, fleet), naive_sync(clients, k, steps, fleet)
     assert fast.clients.tolist() == slow[0]
     np.testing.assert_array_equal(fast.times, slow[1])
 

@@ -7,8 +7,7 @@ from timeline_judge import naive_held, naive_history
 from timeline_kinds import EVERY_KIND, RELIABLE_ASYNC, ROUNDS, SYNCHRONOUS, sizes
 
 from kasync.errors import UserError
-from kasync.timelines.invariants import broken
-from kasync.timelines.summary import rows_held, versions_held
+from kasync.timelines.timeline import inconsistency, rows_held, versions_held
 
 
 def made(kind, size):
@@ -29,7 +28,7 @@ def test_a_timeline_is_sound(kind, size):
     if timeline is None:
         return
     clients, k, steps, _ = size
-    assert broken(timeline) == ""
+    assert inconsistency(timeline) == ""
     assert timeline.steps <= steps
     assert timeline.clients.shape == timeline.versions.shape == (timeline.steps, k)
     assert timeline.clients.dtype == timeline.versions.dtype == np.int32

@@ -4,10 +4,10 @@ import heapq
 
 import numpy as np
 
-from kasync.timelines.pieces import Pieces
+from kasync.timelines.availability import Fleet
 
 
-def naive_async(clients: int, k: int, steps: int, pieces: Pieces):
+def naive_async(clients: int, k: int, steps: int, fleet: Fleet):
     """Lists of clients, versions and times, from a heap of (time, kind, order, client): deliveries come first."""
     heap: list[tuple[float, int, int, int]] = []
     piece, version = [0] * clients, [0] * clients
@@ -16,16 +16,16 @@ def naive_async(clients: int, k: int, steps: int, pieces: Pieces):
     def begin(client: int, now: float, rank: int, current: int) -> None:
         """Start one piece of work at once, or put down when to try again (kind 1)."""
         one, number = np.array([client]), np.array([piece[client]])
-        start, closing = (float(x[0]) for x in pieces.availability.opening(pieces.seed, one, np.array([now])))
+        start, closing = (float(x[0]) for x in fleet.availability.opening(fleet.seed, one, np.array([now])))
         if start == np.inf:
             return
         if start > now:
             heapq.heappush(heap, (start, 1, rank, client))
             return
         version[client] = current
-        seconds = float(pieces.seconds(one, number)[0])
-        leaves, share, away = (x[0] for x in pieces.dropouts.leaving(pieces.seed, one, number))
-        lost = _lost(pieces, client, piece[client])
+        seconds = float(fleet.seconds(one, number)[0])
+        leaves, share, away = (x[0] for x in fleet.dropouts.leaving(fleet.seed, one, number))
+        lost = _lost(fleet, client, piece[client])
         piece[client] += 1
         if leaves and start + share * seconds < closing:
             if away != np.inf:
@@ -61,7 +61,7 @@ def naive_async(clients: int, k: int, steps: int, pieces: Pieces):
     return rows, versions, times
 
 
-def naive_sync(clients: int, k: int, steps: int, pieces: Pieces):
+def naive_sync(clients: int, k: int, steps: int, fleet: Fleet):
     """Lists of clients and times of K-sync: follow every client through every step, remember who is away."""
     piece, back, now = [0] * clients, [0.0] * clients, 0.0
     rows: list[list[int]] = []
@@ -69,7 +69,7 @@ def naive_sync(clients: int, k: int, steps: int, pieces: Pieces):
     for _ in range(steps):
         finishes, absences = [], []
         for client in range(clients):
-            finish, piece[client], away = _follow(pieces, client, piece[client], max(now, back[client]))
+            finish, piece[client], away = _follow(fleet, client, piece[client], max(now, back[client]))
             finishes.append((finish, client))
             absences += [(client, left, until) for left, until in away]
         first = sorted(finishes)[:k]
@@ -84,31 +84,31 @@ def naive_sync(clients: int, k: int, steps: int, pieces: Pieces):
     return rows, times
 
 
-def _follow(pieces: Pieces, client: int, number: int, now: float):
+def _follow(fleet: Fleet, client: int, number: int, now: float):
     """(finish, next piece, absences) of one client that may take the model from `now` on."""
     away: list[tuple[float, float]] = []
     while now != np.inf:
         one, this = np.array([client]), np.array([number])
-        start, closing = (float(x[0]) for x in pieces.availability.opening(pieces.seed, one, np.array([now])))
-        seconds = float(pieces.seconds(one, this)[0])
-        leaves, share, length = (x[0] for x in pieces.dropouts.leaving(pieces.seed, one, this))
+        start, closing = (float(x[0]) for x in fleet.availability.opening(fleet.seed, one, np.array([now])))
+        seconds = float(fleet.seconds(one, this)[0])
+        leaves, share, length = (x[0] for x in fleet.dropouts.leaving(fleet.seed, one, this))
         number += 1
         if leaves and start + share * seconds < closing:
             now = float(start + share * seconds + length)
             away.append((float(start + share * seconds), now))
         elif start + seconds > closing:
             now = closing
-        elif _lost(pieces, client, number - 1):
+        elif _lost(fleet, client, number - 1):
             now = start + seconds
         else:
             return start + seconds, number, away
     return np.inf, number, away
 
 
-def _lost(pieces: Pieces, client: int, number: int) -> bool:
+def _lost(fleet: Fleet, client: int, number: int) -> bool:
     from kasync.counter import Stream, uniforms
 
-    return bool(uniforms(pieces.seed, Stream.LOSSES, client, number) < pieces.lost)
+    return bool(uniforms(fleet.seed, Stream.LOSSES, client, number) < fleet.lost)
 
 
 def naive_history(clients):

@@ -13,7 +13,7 @@ from kasync.core import Rule
 from kasync.data.federated import FederatedData
 from kasync.errors import UserError, unknown
 from kasync.timelines import Timeline
-from kasync.timelines.invariants import broken
+from kasync.timelines.timeline import inconsistency
 from kasync.work import Gradient, Work
 from kasync.work.loop import BUFFERS
 from kasync.work.trial import refuse_empty
@@ -54,7 +54,7 @@ def check(
         raise unknown("precision", precision, PRECISIONS)
     refuse_empty(model)
     _check_device(device)
-    fault = broken(timeline)
+    fault = inconsistency(timeline)
     if fault:
         raise UserError(f"the timeline cannot be replayed: {fault}.")
     if timeline.population > data.clients:

@@ -1,15 +1,11 @@
 """Timelines: who delivers at which server step, from which model version, when; and the fleets behind them."""
 
 from kasync.timelines import durations, traces
+from kasync.timelines.availability import Dropouts, Intervals, Repeating
 from kasync.timelines.clock import WorkShare, clock, from_trace
-from kasync.timelines.files import load, save
-from kasync.timelines.held import held_staleness, staleness_bound
-from kasync.timelines.phone_fleet import phones
-from kasync.timelines.presence import Dropouts, Intervals, Repeating
 from kasync.timelines.selection import Known
-from kasync.timelines.summary import Summary
-from kasync.timelines.timeline import Timeline
-from kasync.timelines.traces import Traces, from_traces
+from kasync.timelines.timeline import Summary, Timeline, held_staleness, load, save, staleness_bound
+from kasync.timelines.traces import Traces, from_traces, phones
 from kasync.timelines.uniform import once_per_round, uniform
 
 __all__ = [

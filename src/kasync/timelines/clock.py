@@ -13,14 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from kasync.counter import Stream
 from kasync.errors import UserError
 from kasync.timelines import checks
+from kasync.timelines.availability import Always, Availability, Dropouts, Fleet
 from kasync.timelines.durations import Durations, trace
-from kasync.timelines.events import Recorded, Terms, run_async, run_crew, run_full, run_rounds, run_sync
-from kasync.timelines.pieces import Pieces
-from kasync.timelines.presence import Always, Availability, Dropouts
-from kasync.timelines.selection import SELECTIONS, Choice, Own
+from kasync.timelines.events import Dispatch, Recorded, run_async, run_full, run_limited, run_rounds, run_sync
+from kasync.timelines.selection import SELECTIONS, Choice, Custom
 from kasync.timelines.timeline import Timeline
 
-MODES: dict[str, Callable[[int, int, int, Pieces], Recorded]] = {
+MODES: dict[str, Callable[[int, int, int, Fleet], Recorded]] = {
     "async": run_async,
     "sync": run_sync,
     "full": run_full,
@@ -121,13 +120,13 @@ def clock(
     if availability is not None and not hasattr(availability, "opening"):
         raise UserError(f"availability is {availability!r}: give Repeating(length, every) or Intervals(rows).")
     select = select.replace(" ", "_") if isinstance(select, str) else select
-    terms = _terms(clients, k, mode, concurrency, restart, select, deadline, max_staleness)
+    dispatch = _dispatch(clients, k, mode, concurrency, restart, select, deadline, max_staleness)
     there = Always() if availability is None else availability
     there.check(clients, k)
     seed = checks.seed_of(seed)
     factors = _speeds(speeds, clients, seed)
     local_steps = None if work_share is None else work_share.of(durations, factors, clients, seed)
-    pieces = Pieces(
+    fleet = Fleet(
         durations=durations,
         seed=seed,
         speeds=factors,
@@ -138,14 +137,17 @@ def clock(
         size=None if work_share is None or local_steps is None else local_steps / work_share.steps,
         resumed=interrupted == "resumed",
     )
-    settings = _settings(pieces) | ({} if work_share is None else {"work_share": repr(work_share)})
-    if terms is None:
-        recorded = MODES[mode](clients, k, steps, pieces)
+    settings = _settings(fleet) | ({} if work_share is None else {"work_share": repr(work_share)})
+    if dispatch is None:
+        recorded = MODES[mode](clients, k, steps, fleet)
     else:
-        pool = SELECTIONS[select] if isinstance(select, str) else partial(Own, function=select)
-        run = run_crew if mode == "async" else run_rounds
-        recorded, wasted = run(clients, k, steps, pieces, terms, pool(clients, seed, there))
-        settings |= _terms_in_words(terms, select, mode) | {"failed": wasted.failed, "too_stale": wasted.too_stale}
+        pool = SELECTIONS[select] if isinstance(select, str) else partial(Custom, function=select)
+        run = run_limited if mode == "async" else run_rounds
+        recorded, wasted = run(clients, k, steps, fleet, dispatch, pool(clients, seed, there))
+        settings |= _dispatch_settings(dispatch, select, mode) | {
+            "failed": wasted.failed,
+            "too_stale": wasted.too_stale,
+        }
     reached = len(recorded.times)
     if reached < steps and not (allow_short and reached):
         remedy = f"ask for {reached} steps, pass allow_short=True, " if reached else ""
@@ -163,7 +165,7 @@ def clock(
     )
 
 
-def _terms(
+def _dispatch(
     clients: int,
     k: int,
     mode: str,
@@ -172,7 +174,7 @@ def _terms(
     select: str | Choice,
     deadline: float | None,
     max_staleness: int | None,
-) -> Terms | None:
+) -> Dispatch | None:
     """How some of the clients are kept at work; None: all of them are."""
     checks.one_of("restart", restart, ("arrival", "update"))
     if not callable(select):
@@ -194,7 +196,7 @@ def _terms(
         raise UserError('concurrency is for mode "async" or "sync": "full" always draws k clients.')
     if mode == "sync" and max_staleness is not None:
         raise UserError(f'max_staleness is {max_staleness}, but mode "sync" has no staleness: leave it out.')
-    return Terms(
+    return Dispatch(
         concurrency,
         restart == "arrival",
         math.inf if deadline is None else checks.positive("deadline", deadline),
@@ -202,16 +204,16 @@ def _terms(
     )
 
 
-def _terms_in_words(terms: Terms, select: str | Choice, mode: str) -> dict[str, Any]:
-    """The settings of `Terms`, as plain values."""
-    words: dict[str, Any] = {"concurrency": terms.concurrency}
+def _dispatch_settings(dispatch: Dispatch, select: str | Choice, mode: str) -> dict[str, Any]:
+    """The settings of `Dispatch`, as plain values."""
+    words: dict[str, Any] = {"concurrency": dispatch.concurrency}
     if mode == "async":
-        words["restart"] = "arrival" if terms.at_arrival else "update"
+        words["restart"] = "arrival" if dispatch.at_arrival else "update"
     words["select"] = select if isinstance(select, str) else getattr(select, "__qualname__", repr(select))
-    if math.isfinite(terms.deadline):
-        words["deadline"] = terms.deadline
-    if terms.max_staleness is not None:
-        words["max_staleness"] = terms.max_staleness
+    if math.isfinite(dispatch.deadline):
+        words["deadline"] = dispatch.deadline
+    if dispatch.max_staleness is not None:
+        words["max_staleness"] = dispatch.max_staleness
     return words
 
 
@@ -245,19 +247,19 @@ def _speeds(speeds: ArrayLike | Durations | None, clients: int, seed: int) -> ND
     return factors
 
 
-def _settings(pieces: Pieces) -> dict[str, Any]:
+def _settings(fleet: Fleet) -> dict[str, Any]:
     """Plain values that say how the timeline was made."""
-    settings: dict[str, Any] = {"seed": pieces.seed, "durations": repr(pieces.durations)}
-    if pieces.speeds is not None:
-        settings["speeds"] = f"{pieces.speeds.min():.3g} to {pieces.speeds.max():.3g}"
-    if not isinstance(pieces.availability, Always):
-        settings["availability"] = repr(pieces.availability)
-    if pieces.dropouts.chance:
-        settings["dropouts"] = repr(pieces.dropouts)
-    if pieces.lost:
-        settings["lost"] = pieces.lost
-    if pieces.transfer is not None:
-        settings["transfer"] = repr(pieces.transfer)
-    if pieces.resumed:
+    settings: dict[str, Any] = {"seed": fleet.seed, "durations": repr(fleet.durations)}
+    if fleet.speeds is not None:
+        settings["speeds"] = f"{fleet.speeds.min():.3g} to {fleet.speeds.max():.3g}"
+    if not isinstance(fleet.availability, Always):
+        settings["availability"] = repr(fleet.availability)
+    if fleet.dropouts.chance:
+        settings["dropouts"] = repr(fleet.dropouts)
+    if fleet.lost:
+        settings["lost"] = fleet.lost
+    if fleet.transfer is not None:
+        settings["transfer"] = repr(fleet.transfer)
+    if fleet.resumed:
         settings["interrupted"] = "resumed"
     return settings

@@ -1,10 +1,10 @@
 """The event loops of the clock: everybody at work, some of the clients at work, and synchronous rounds.
 
-run_async    all clients work all the time; the first k uploads make an update (K-async)
-run_crew     so many clients work at a time, and others are chosen for those that are done
-run_sync     everybody gets every model; the k fastest are used
-run_full     k clients are drawn for each step; the server waits for all of them
-run_rounds   more than k are chosen for each step; the k fastest are used, as long as they keep the deadline
+run_async     all clients work all the time; the first k uploads make an update (K-async)
+run_limited   so many clients work at a time, and others are chosen for those that are done
+run_sync      everybody gets every model; the k fastest are used
+run_full      k clients are drawn for each step; the server waits for all of them
+run_rounds    more than k are chosen for each step; the k fastest are used, as long as they keep the deadline
 """
 
 import math
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kasync.timelines.pieces import FAILURES, Attempt, Outcome, Pieces
+from kasync.timelines.availability import FAILURES, Attempt, Fleet, Outcome
 from kasync.timelines.selection import Pool
 from kasync.timelines.uniform import subsets
 
@@ -89,13 +89,13 @@ class Queue:
         self.near_finish = self.finish[self.near]
 
 
-def run_async(clients: int, k: int, steps: int, pieces: Pieces) -> Recorded:
+def run_async(clients: int, k: int, steps: int, fleet: Fleet) -> Recorded:
     """K-async: the first k uploads make an update, and only their clients get the new model.
 
     It ends after the given steps, or when fewer than k clients will ever deliver again.
     """
     everyone = np.arange(clients)
-    outcome = pieces.deliver(everyone, np.zeros(clients, dtype=np.int64), np.zeros(clients))
+    outcome = fleet.deliver(everyone, np.zeros(clients, dtype=np.int64), np.zeros(clients))
     piece, pulled = outcome.piece, outcome.pulled  # [clients]
     version = np.where(pulled == 0, 0, -1)  # [clients]; -1: to be found from the moment of the pull
     queue = Queue(outcome.finish, k)
@@ -107,12 +107,12 @@ def run_async(clients: int, k: int, steps: int, pieces: Pieces) -> Recorded:
         moment = float(ends[-1])
         queue.drop(k)
         held = version[who]
-        if not pieces.reliable:
+        if not fleet.reliable:
             # A version is current from its update on; an update at the very moment of the pull comes before it.
             found = np.searchsorted(out.times[:step], pulled[who], side="right")
             held = np.where(held < 0, found, held)
         out.clients[step], out.versions[step], out.times[step] = who, held, moment
-        outcome = pieces.deliver(who, piece[who], np.full(k, moment))
+        outcome = fleet.deliver(who, piece[who], np.full(k, moment))
         piece[who], pulled[who] = outcome.piece, outcome.pulled
         version[who] = _version_after(step, moment, outcome)
         queue.put(who, outcome.finish)
@@ -125,7 +125,7 @@ def _version_after(step: int, moment: float, outcome: Outcome) -> NDArray[np.int
 
 
 @dataclass(frozen=True)
-class Terms:
+class Dispatch:
     """How a server keeps some of its clients at work."""
 
     concurrency: int
@@ -142,12 +142,12 @@ class Wasted:
     too_stale: int = 0
 
 
-class _Crew:
+class _Active:
     """Those at work: places [concurrency], each with the client that has it."""
 
-    def __init__(self, pieces: Pieces, clients: int, k: int, terms: Terms, pool: Pool) -> None:
-        size = terms.concurrency
-        self.pieces, self.terms, self.pool = pieces, terms, pool
+    def __init__(self, fleet: Fleet, clients: int, k: int, dispatch: Dispatch, pool: Pool) -> None:
+        size = dispatch.concurrency
+        self.fleet, self.dispatch, self.pool = fleet, dispatch, pool
         self.queue = Queue(np.full(size, math.inf), k)
         self.client = np.zeros(size, dtype=np.int64)
         self.begun = np.zeros(size)  # when the client was chosen
@@ -167,8 +167,8 @@ class _Crew:
         asked = chosen
         if self.pool.back:
             asked = np.maximum(chosen, [self.pool.back.get(client, 0.0) for client in who.tolist()])
-        one = self.pieces.attempt(who, self.piece[who], asked)
-        limit = chosen + self.terms.deadline
+        one = self.fleet.attempt(who, self.piece[who], asked)
+        limit = chosen + self.dispatch.deadline
         late = one.end > limit
         if late.any():
             end = np.where(late, limit, one.end)
@@ -203,7 +203,9 @@ class _Crew:
         self.begin(who, chosen, *self.attempt(who, chosen), version)
 
 
-def run_crew(clients: int, k: int, steps: int, pieces: Pieces, terms: Terms, pool: Pool) -> tuple[Recorded, Wasted]:
+def run_limited(
+    clients: int, k: int, steps: int, fleet: Fleet, dispatch: Dispatch, pool: Pool
+) -> tuple[Recorded, Wasted]:
     """K-async with `concurrency` clients at work; it ends early when too few of them ever deliver again.
 
     A client whose work is used waits until the update is made; one whose work came to nothing can be chosen again at
@@ -211,14 +213,14 @@ def run_crew(clients: int, k: int, steps: int, pieces: Pieces, terms: Terms, poo
     gets the current model, which after the last of the k is the new one.
     """
     out = Recorded(np.empty((steps, k), np.int32), np.empty((steps, k), np.int32), np.empty(steps))
-    crew, wasted, barren = _Crew(pieces, clients, k, terms, pool), Wasted(), 0
-    crew.fill(0.0, 0)
+    active, wasted, barren = _Active(fleet, clients, k, dispatch, pool), Wasted(), 0
+    active.fill(0.0, 0)
     for step in range(steps):
         pool.step = step
         done = 0
         while done < k:
-            events = _advance(crew, out.times[:step], k - done)
-            if events is None or barren > FAILURES * terms.concurrency:
+            events = _advance(active, out.times[:step], k - done)
+            if events is None or barren > FAILURES * dispatch.concurrency:
                 return out.head(step), wasted
             found = len(events.clients)
             out.clients[step, done : done + found] = events.clients
@@ -230,8 +232,8 @@ def run_crew(clients: int, k: int, steps: int, pieces: Pieces, terms: Terms, poo
             barren = 0 if found else barren + events.failed + events.too_stale
         pool.step = step + 1
         pool.free_all(out.clients[step])
-        crew.vacancies += 1 if terms.at_arrival else k
-        crew.fill(float(out.times[step]), step + 1)
+        active.vacancies += 1 if dispatch.at_arrival else k
+        active.fill(float(out.times[step]), step + 1)
     return out, wasted
 
 
@@ -246,47 +248,47 @@ class _Events:
     too_stale: int
 
 
-def _advance(crew: _Crew, times: Reals, missing: int) -> _Events | None:
+def _advance(active: _Active, times: Reals, missing: int) -> _Events | None:
     """Play some events, at most up to the one that completes the update; None when nothing is under way.
 
     The events are taken together with the replacements that they cause. A replacement that ends before one of the later
     events would have to be among them: from there on everything is undone and left to the next call.
     """
-    pool, terms, step = crew.pool, crew.terms, len(times)
-    wanted = missing + 4 if terms.at_arrival else missing + missing // 8 + 4
-    places, ends = crew.queue.first(min(crew.batch, wanted) if pool.ahead else 1)
+    pool, dispatch, step = active.pool, active.dispatch, len(times)
+    wanted = missing + 4 if dispatch.at_arrival else missing + missing // 8 + 4
+    places, ends = active.queue.first(min(active.batch, wanted) if pool.lookahead else 1)
     places, ends = places[np.isfinite(ends)], ends[np.isfinite(ends)]
     if not len(places):
         return None
-    version = crew.version[places]
-    version = np.where(version < 0, np.searchsorted(times, crew.pulled[places], side="right"), version)
-    arrives = crew.arrives[places]
-    used = arrives if terms.max_staleness is None else arrives & (step - version <= terms.max_staleness)
+    version = active.version[places]
+    version = np.where(version < 0, np.searchsorted(times, active.pulled[places], side="right"), version)
+    arrives = active.arrives[places]
+    used = arrives if dispatch.max_staleness is None else arrives & (step - version <= dispatch.max_staleness)
     complete = np.flatnonzero(np.cumsum(used) == missing)[:1]  # the event with which the update is made
     count = int(complete[0]) + 1 if len(complete) else len(places)
     places, ends, version = places[:count], ends[:count], version[:count]
     arrives, used = arrives[:count], used[:count]
-    fills = np.ones(count, dtype=bool) if terms.at_arrival else ~used  # whose place is filled at once
+    fills = np.ones(count, dtype=bool) if dispatch.at_arrival else ~used  # whose place is filled at once
     fills[count - len(complete) :] = False  # after the update
-    clients = crew.client[places]
-    if not pool.ahead:
-        pool.hear(clients[used], (ends - crew.begun[places])[used])
+    clients = active.client[places]
+    if not pool.lookahead:
+        pool.hear(clients[used], (ends - active.begun[places])[used])
 
-    frees = np.flatnonzero(~used & ~crew.gone[places])  # whose client can be chosen again
-    away = frees[crew.back[places[frees]] > ends[frees]]
-    pool.back.update(zip(clients[away].tolist(), crew.back[places[away]].tolist(), strict=True))
+    frees = np.flatnonzero(~used & ~active.gone[places])  # whose client can be chosen again
+    away = frees[active.back[places[frees]] > ends[frees]]
+    pool.back.update(zip(clients[away].tolist(), active.back[places[away]].tolist(), strict=True))
     filled = np.flatnonzero(fills)
     freed = list(zip(frees.tolist(), clients[frees].tolist(), strict=True))
-    pool.prepare(crew.number, ends[filled])
-    if crew.vacancies or pool.idle < len(filled):
-        starts, vacant = _fill_what_can_be(crew, count, fills, ends, freed)
+    pool.prepare(active.number, ends[filled])
+    if active.vacancies or pool.idle < len(filled):
+        starts, vacant = _fill_what_can_be(active, count, fills, ends, freed)
     else:
-        starts, vacant = _fill_all(crew, filled, ends, freed), None
+        starts, vacant = _fill_all(active, filled, ends, freed), None
 
     kept = len(starts)
     if kept:
         at, who = (np.array(column, dtype=np.int64) for column in zip(*starts, strict=True))
-        one, back = crew.attempt(who, ends[at])
+        one, back = active.attempt(who, ends[at])
         soonest = np.full(count, math.inf)  # [count]: first end of a replacement begun at an event
         np.minimum.at(soonest, at, one.end)
         early = np.flatnonzero(ends[1:] > np.minimum.accumulate(soonest)[:-1])
@@ -294,15 +296,15 @@ def _advance(crew: _Crew, times: Reals, missing: int) -> _Events | None:
             count = int(early[0]) + 1
             kept = int(np.searchsorted(at, count))
             _undo(pool, starts, freed, count)
-    crew.batch = min(max(16, count + count // 3), 1 << 14)
-    crew.vacancies = vacant[count - 1] if vacant else 0
-    crew.queue.drop(count)
-    crew.places.extend(places[:count].tolist())
-    if pool.ahead:
+    active.batch = min(max(16, count + count // 3), 1 << 14)
+    active.vacancies = vacant[count - 1] if vacant else 0
+    active.queue.drop(count)
+    active.places.extend(places[:count].tolist())
+    if pool.lookahead:
         pool.hear(clients[:count][used[:count]], ends[:0])
     if kept:
         one = Attempt(one.start[:kept], one.end[:kept], one.arrives[:kept], one.again[:kept])
-        crew.begin(who[:kept], ends[at[:kept]], one, back[:kept], step)
+        active.begin(who[:kept], ends[at[:kept]], one, back[:kept], step)
     used, stale = used[:count], int(np.count_nonzero(arrives[:count] & ~used[:count]))
     failed = count - int(np.count_nonzero(used)) - stale
     return _Events(clients[:count][used], version[:count][used], float(ends[count - 1]), failed, stale)
@@ -311,31 +313,31 @@ def _advance(crew: _Crew, times: Reals, missing: int) -> _Events | None:
 Starts = list[tuple[int, int]]  # event, client
 
 
-def _fill_all(crew: _Crew, filled: Places, ends: Reals, freed: Starts) -> Starts:
+def _fill_all(active: _Active, filled: Places, ends: Reals, freed: Starts) -> Starts:
     """Choose somebody for the place of each of these events, where there are clients enough."""
-    pool, moments, events = crew.pool, ends[filled].tolist(), filled.tolist()
+    pool, moments, events = active.pool, ends[filled].tolist(), filled.tolist()
     chosen: list[int] = []
     for event, client in freed:
         before = bisect_left(events, event)
-        chosen += pool.take_each(crew.number + len(chosen), moments[len(chosen) : before])
+        chosen += pool.take_each(active.number + len(chosen), moments[len(chosen) : before])
         pool.free(client)
-    chosen += pool.take_each(crew.number + len(chosen), moments[len(chosen) :])
+    chosen += pool.take_each(active.number + len(chosen), moments[len(chosen) :])
     return list(zip(events, chosen, strict=True))
 
 
 def _fill_what_can_be(
-    crew: _Crew, count: int, fills: NDArray[np.bool_], ends: Reals, freed: Starts
+    active: _Active, count: int, fills: NDArray[np.bool_], ends: Reals, freed: Starts
 ) -> tuple[Starts, list[int]]:
     """The same where clients may be too few: also how many places are vacant after each event."""
     starts: Starts = []
-    vacancies, vacant, free, moments, fill = crew.vacancies, [], dict(freed), ends.tolist(), fills.tolist()
+    vacancies, vacant, free, moments, fill = active.vacancies, [], dict(freed), ends.tolist(), fills.tolist()
     for event in range(count):
         if event in free:
-            crew.pool.free(free[event])
+            active.pool.free(free[event])
         if fill[event]:
             vacancies += 1
-            while vacancies and crew.pool.idle:
-                starts.append((event, crew.pool.take(crew.number + len(starts), moments[event])))
+            while vacancies and active.pool.idle:
+                starts.append((event, active.pool.take(active.number + len(starts), moments[event])))
                 vacancies -= 1
         vacant.append(vacancies)
     return starts, vacant
@@ -356,14 +358,14 @@ def _undo(pool: Pool, starts: Starts, freed: Starts, count: int) -> None:
 class _Clients:
     """Where the clients are between two broadcasts: the number of their next piece, and until when they are away."""
 
-    def __init__(self, clients: int, pieces: Pieces) -> None:
-        self.pieces = pieces
+    def __init__(self, clients: int, fleet: Fleet) -> None:
+        self.fleet = fleet
         self.piece = np.zeros(clients, dtype=np.int64)  # [clients]
         self.back = np.zeros(clients)  # [clients]: away until then
 
     def begin(self, who: NDArray[np.int64], now: float) -> Outcome:
         """Send the model to some clients; those that are away take it when they are back."""
-        outcome = self.pieces.deliver(who, self.piece[who], np.maximum(self.back[who], now))
+        outcome = self.fleet.deliver(who, self.piece[who], np.maximum(self.back[who], now))
         self.piece[who] = outcome.piece
         return outcome
 
@@ -374,10 +376,10 @@ class _Clients:
             np.maximum.at(self.back, who[begun], back[begun])
 
 
-def run_sync(clients: int, k: int, steps: int, pieces: Pieces) -> Recorded:
+def run_sync(clients: int, k: int, steps: int, fleet: Fleet) -> Recorded:
     """K-sync: everybody gets the model, the k fastest are used, the others' work is thrown away."""
     out = Recorded(np.empty((steps, k), np.int32), _fresh(steps, k), np.empty(steps))
-    state, everyone, now = _Clients(clients, pieces), np.arange(clients), 0.0
+    state, everyone, now = _Clients(clients, fleet), np.arange(clients), 0.0
     for step in range(steps):
         outcome = state.begin(everyone, now)
         now = float(np.partition(outcome.finish, k - 1)[k - 1])
@@ -390,13 +392,13 @@ def run_sync(clients: int, k: int, steps: int, pieces: Pieces) -> Recorded:
     return out
 
 
-def run_full(clients: int, k: int, steps: int, pieces: Pieces) -> Recorded:
+def run_full(clients: int, k: int, steps: int, fleet: Fleet) -> Recorded:
     """FedAvg: k clients are drawn, whether they are there or not, and the server waits for all of them.
 
     Who turns out to have left for good is replaced by another draw, which gets the model at the same moment.
     """
     out = Recorded(np.empty((steps, k), np.int32), _fresh(steps, k), np.empty(steps))
-    state, present, now = _Clients(clients, pieces), np.arange(clients), 0.0  # present: not known to be gone
+    state, present, now = _Clients(clients, fleet), np.arange(clients), 0.0  # present: not known to be gone
     for step in range(steps):
         who, finish, draw = present[:0], np.empty(0), 0
         while len(who) < k:
@@ -404,7 +406,7 @@ def run_full(clients: int, k: int, steps: int, pieces: Pieces) -> Recorded:
             missing = k - len(who)
             if len(rest) < missing:
                 return out.head(step)
-            drawn = rest[subsets(len(rest), missing, np.asarray([step + (draw << 32)]), pieces.seed)[0]]
+            drawn = rest[subsets(len(rest), missing, np.asarray([step + (draw << 32)]), fleet.seed)[0]]
             outcome = state.begin(drawn, now)
             state.settle(outcome, np.inf)
             arrives = np.isfinite(outcome.finish)
@@ -417,27 +419,29 @@ def run_full(clients: int, k: int, steps: int, pieces: Pieces) -> Recorded:
     return out
 
 
-def run_rounds(clients: int, k: int, steps: int, pieces: Pieces, terms: Terms, pool: Pool) -> tuple[Recorded, Wasted]:
+def run_rounds(
+    clients: int, k: int, steps: int, fleet: Fleet, dispatch: Dispatch, pool: Pool
+) -> tuple[Recorded, Wasted]:
     """Over-selection: `concurrency` clients are chosen for a step, the first k uploads are used, the rest is dropped.
 
     A round with fewer than k uploads by the deadline (without one: when all that were chosen are done) is given up,
     and others are chosen. Nobody is replaced within a round.
     """
     out = Recorded(np.empty((steps, k), np.int32), _fresh(steps, k), np.empty(steps))
-    crew, wasted, now, number = _Crew(pieces, clients, k, terms, pool), Wasted(), 0.0, 0
+    active, wasted, now, number = _Active(fleet, clients, k, dispatch, pool), Wasted(), 0.0, 0
     for step in range(steps):
         pool.step = step
         for attempt in range(FAILURES + 1):
-            who = pool.several(number, now, terms.concurrency)
+            who = pool.several(number, now, dispatch.concurrency)
             if len(who) < k or attempt == FAILURES:
                 return out.head(step), wasted
             number += len(who)
-            one, back = crew.attempt(who, np.full(len(who), now))
-            crew.piece[who] += 1
+            one, back = active.attempt(who, np.full(len(who), now))
+            active.piece[who] += 1
             good = np.flatnonzero(one.arrives)
             good = good[np.argsort(one.end[good], kind="stable")][:k]
             begun, enough = now, len(good) == k
-            now = float(one.end[good[-1]] if enough else min(begun + terms.deadline, math.inf))
+            now = float(one.end[good[-1]] if enough else min(begun + dispatch.deadline, math.inf))
             if not math.isfinite(now):
                 now = float(one.end.max())
             if enough:

@@ -5,8 +5,7 @@ from os import PathLike
 import numpy as np
 
 from kasync.errors import UserError
-from kasync.timelines.summary import rows_held, versions_held
-from kasync.timelines.timeline import Timeline
+from kasync.timelines.timeline import Timeline, rows_held, versions_held
 from kasync.timelines.traces import DAY, Traces
 
 SEGMENTS = 12  # deliveries of an average client to show: more could not be told apart

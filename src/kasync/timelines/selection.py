@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kasync.counter import Stream, bits, integers, uniforms
 from kasync.errors import UserError
-from kasync.timelines.presence import Availability
+from kasync.timelines.availability import Availability
 
 Ints = NDArray[np.int64]
 Reals = NDArray[np.float64]
@@ -44,7 +44,7 @@ Choice = Callable[[Known], int]
 class Pool:
     """The clients that can be chosen; `choose` says which is next."""
 
-    ahead = True  # whether choices may be made before it is known that they are needed
+    lookahead = True  # whether choices may be made before it is known that they are needed
 
     def __init__(self, clients: int, seed: int, availability: Availability) -> None:
         self.clients, self.seed, self.availability = clients, seed, availability
@@ -104,7 +104,7 @@ class Pool:
         self.idle -= 1
 
     def hear(self, clients: Ints, seconds: Reals) -> None:
-        """The work of these clients, so many seconds of it, is used; without `ahead`, called before the next choice."""
+        """Work of these clients is used, after so many seconds; without `lookahead`, told before the next choice."""
 
     def _back(self, clients: Ints) -> Reals:
         """[n]: until when clients are away."""
@@ -267,10 +267,10 @@ class LeastHeard(Pool):
         return self.queues[heard]
 
 
-class Own(Pool):
+class Custom(Pool):
     """A function of the user's chooses; each choice costs a look at all clients."""
 
-    ahead = False
+    lookahead = False
 
     def __init__(self, clients: int, seed: int, availability: Availability, function: Choice) -> None:
         super().__init__(clients, seed, availability)

@@ -15,12 +15,10 @@ from typing import Any
 
 from kasync.errors import UserError, unknown
 from kasync.timelines import durations as lengths
+from kasync.timelines.availability import Dropouts, Repeating
 from kasync.timelines.clock import WorkShare, clock
-from kasync.timelines.files import load
-from kasync.timelines.phone_fleet import phones
-from kasync.timelines.presence import Dropouts, Repeating
-from kasync.timelines.timeline import Timeline
-from kasync.timelines.traces import from_traces
+from kasync.timelines.timeline import Timeline, load
+from kasync.timelines.traces import from_traces, phones
 from kasync.timelines.uniform import once_per_round, uniform
 
 OF_DURATIONS = ("durations", "speeds", "transfer")

@@ -7,8 +7,7 @@ from kasync.counter import Stream, bits, integers, uniforms
 from kasync.errors import UserError
 from kasync.timelines import checks
 from kasync.timelines.durations import Durations
-from kasync.timelines.history import history
-from kasync.timelines.timeline import Timeline
+from kasync.timelines.timeline import Timeline, history
 
 BLOCK = 1 << 20  # draws in one block: large enough for numpy, small enough to stay in cache
 

@@ -21,7 +21,7 @@ class Judge:
     clients: int
     k: int
     steps: int
-    pieces: object  # the chance of it: durations, windows, drop-outs, losses
+    fleet: object  # the chance of it: durations, windows, drop-outs, losses
     concurrency: int
     restart: str = "arrival"
     select: object = "uniform"
@@ -37,7 +37,7 @@ class Judge:
         self.away = [0.0] * self.clients  # until when a client that dropped out is away
         self.heard = [0] * self.clients
         self.seconds = [math.nan] * self.clients
-        keys = [int(bits(self.pieces.seed, Stream.SELECTION, client)) for client in range(self.clients)]
+        keys = [int(bits(self.fleet.seed, Stream.SELECTION, client)) for client in range(self.clients)]
         ranked = sorted(range(self.clients), key=lambda client: keys[client])
         self.idle_since = {client: place - self.clients for place, client in enumerate(ranked)}
         self.counter = 0  # of everything that happens
@@ -48,7 +48,7 @@ class Judge:
 
     def comes(self, client, now):
         asked = np.array([max(now, self.away[client])])
-        return float(self.pieces.availability.opening(self.pieces.seed, np.array([client]), asked)[0][0])
+        return float(self.fleet.availability.opening(self.fleet.seed, np.array([client]), asked)[0][0])
 
     def choose(self, now):
         """The next client, or None."""
@@ -66,7 +66,7 @@ class Judge:
             return client
         if self.select == "least_heard":
             return min(self.idle, key=lambda client: (self.heard[client], self.idle_since[client]))
-        seed, number = self.pieces.seed, self.choices
+        seed, number = self.fleet.seed, self.choices
         if callable(self.select):
             return self.select(self.known(now))
         wanted = self.idle if self.select == "uniform" else {c for c in self.idle if self.comes(c, now) <= now}
@@ -83,19 +83,19 @@ class Judge:
 
         idle = np.array(sorted(self.idle))
         present = np.array([self.comes(client, now) <= now for client in idle])
-        chance = uniforms(self.pieces.seed, Stream.SELECTION, self.choices, idle)
+        chance = uniforms(self.fleet.seed, Stream.SELECTION, self.choices, idle)
         return Known(now, len(self.times), idle, np.array(self.heard), np.array(self.seconds), present, chance)
 
     # what becomes of a piece of work
 
     def follow(self, client, now):
         """(model taken at, end, whether it arrives, whether the client is gone, away until) of one piece of work."""
-        pieces, number = self.pieces, self.piece[client]
+        fleet, number = self.fleet, self.piece[client]
         self.piece[client] += 1
         one, this = np.array([client]), np.array([number])
-        need = float(pieces.seconds(one, this)[0])
-        leaves, share, away = (x[0] for x in pieces.dropouts.leaving(pieces.seed, one, this))
-        lost = bool(uniforms(pieces.seed, Stream.LOSSES, client, number) < pieces.lost)
+        need = float(fleet.seconds(one, this)[0])
+        leaves, share, away = (x[0] for x in fleet.dropouts.leaving(fleet.seed, one, this))
+        lost = bool(uniforms(fleet.seed, Stream.LOSSES, client, number) < fleet.lost)
         start = self.comes(client, now)
         if start == math.inf:
             return start, max(now, self.away[client]), False, True, 0.0
@@ -109,23 +109,23 @@ class Judge:
     def work(self, client, start, need, leave_after, away):
         """(end, whether it is finished, whether the client is gone, away until), second by second of presence."""
         now, done, back = start, 0.0, 0.0
-        opening = self.pieces.availability.opening
+        opening = self.fleet.availability.opening
         while True:
-            begin, closing = (float(x[0]) for x in opening(self.pieces.seed, np.array([client]), np.array([now])))
+            begin, closing = (float(x[0]) for x in opening(self.fleet.seed, np.array([client]), np.array([now])))
             if begin == math.inf:
                 return now, False, True, back
             goal = leave_after if leave_after < math.inf else need
             until = begin + (goal - done)
-            if leave_after < math.inf and (until < closing or (self.pieces.resumed and until <= closing)):
-                if not self.pieces.resumed or away == math.inf:
+            if leave_after < math.inf and (until < closing or (self.fleet.resumed and until <= closing)):
+                if not self.fleet.resumed or away == math.inf:
                     return until, False, away == math.inf, 0.0 if away == math.inf else until + away
                 now, done, leave_after, back = until + away, goal, math.inf, until + away
                 continue
-            if not self.pieces.resumed and leave_after < math.inf:
+            if not self.fleet.resumed and leave_after < math.inf:
                 until = begin + need
             if until <= closing:
                 return until, True, False, back
-            if not self.pieces.resumed:
+            if not self.fleet.resumed:
                 return closing, False, False, back
             done += closing - begin
             now = closing

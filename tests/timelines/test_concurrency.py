@@ -4,13 +4,12 @@ import random
 
 import numpy as np
 import pytest
-from crew_judge import Judge
+from event_simulator import Judge
 
 from kasync.errors import UserError
 from kasync.timelines import Dropouts, Intervals, Repeating, clock, durations
-from kasync.timelines.invariants import broken
-from kasync.timelines.pieces import Pieces
-from kasync.timelines.presence import Always
+from kasync.timelines.availability import Always, Fleet
+from kasync.timelines.timeline import inconsistency
 
 TIMES = [
     durations.exponential(1.0),
@@ -75,7 +74,7 @@ def configuration(number):
 
 
 def plain(clients, k, steps, times, seed, sync, terms, faults, resumed):
-    pieces = Pieces(
+    fleet = Fleet(
         times,
         seed,
         availability=faults.get("availability", Always()),
@@ -84,7 +83,7 @@ def plain(clients, k, steps, times, seed, sync, terms, faults, resumed):
         resumed=resumed,
     )
     given = {name: value for name, value in terms.items() if value is not None}
-    judge = Judge(clients, k, steps, pieces, **given)
+    judge = Judge(clients, k, steps, fleet, **given)
     return judge.rounds() if sync else judge.play()
 
 
@@ -106,14 +105,14 @@ def test_every_delivery_is_the_event_simulators(block):
         assert timeline.times.tolist() == pytest.approx(judge.times, rel=1e-12), number
         assert timeline.clients.tolist() == [[client for client, _ in row] for row in judge.rows], number
         assert timeline.versions.tolist() == [[version for _, version in row] for row in judge.rows], number
-        assert broken(timeline) == "", number
+        assert inconsistency(timeline) == "", number
     assert made >= 15
 
 
 @pytest.mark.parametrize("times", [durations.exponential(1.0), durations.fadas(), durations.log_normal(1.0, 1.0)])
 @pytest.mark.parametrize(("restart", "expected"), [("arrival", (40 - 1) / 5), ("update", 40 / 5 - 1)])
 def test_mean_staleness_is_a_matter_of_counting_whatever_the_durations(times, restart, expected):
-    """C - 1 (arrival) or C - K (update) work go through each update, which uses K pieces: (C - 1)/K or C/K - 1."""
+    """C - 1 (arrival) or C - K (update) work go through each update, which uses K fleet: (C - 1)/K or C/K - 1."""
     timeline = clock(200, 5, 1200, times, 3, concurrency=40, restart=restart)
     assert timeline.staleness[200:].mean() == pytest.approx(expected, rel=0.04)
 
