@@ -9,8 +9,7 @@ from theory_problems import batch_gradient, cosines, quadratic
 
 from kasync.errors import UserError
 from kasync.theory import ModelTask, Selection, measure_constants, measure_stage_two
-from kasync.theory.envelope import upper_line
-from kasync.theory.measure import smoothness_by_power, smoothness_by_secants
+from kasync.theory.measure import smoothness_by_power, smoothness_by_secants, upper_line
 
 CLOSE = {"rel": 0.1}
 

@@ -12,7 +12,7 @@ from kasync.experiments.lanes import Lane
 from kasync.experiments.pilots import Candidate, _survivors, race
 from kasync.experiments.settings import Choice, RunSettings
 from kasync.theory import Pilot, plan, recommend
-from kasync.theory.recommend import best_of
+from kasync.theory.planning import best_of
 from kasync.timelines import clock, durations
 
 CLOCK = Choice("clock", {"durations": {"kind": "log_normal"}, "speeds": {"kind": "log_normal"}})

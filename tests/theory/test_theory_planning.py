@@ -19,7 +19,7 @@ from kasync.theory import (
     plan,
     recommend,
 )
-from kasync.theory.normal import log_survival, mean_above, square_above
+from kasync.theory.fitting import log_survival, mean_above, square_above
 from kasync.theory.planning import fairness
 from kasync.theory.remarks import at_rate
 from kasync.timelines import clock, durations

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kasync.theory.reaching import first_reached, smoothed
+from kasync.theory.planning import first_reached, smoothed
 
 curves = st.lists(st.tuples(st.floats(0.01, 5), st.floats(0, 1)), min_size=1, max_size=30).map(
     lambda pairs: (np.cumsum([gap for gap, _ in pairs]), [value for _, value in pairs])

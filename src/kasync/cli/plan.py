@@ -83,7 +83,7 @@ def plan(
     from kasync.experiments.arrivals import timeline_of
     from kasync.experiments.experiment import settings_for
     from kasync.experiments.settings import Choice, RunSettings
-    from kasync.theory.plan_picture import check_place
+    from kasync.theory.pictures import check_place
 
     if picture is not None:
         check_place(picture)
@@ -228,7 +228,7 @@ def _fitted(path: Path, quiet: bool) -> tuple[dict[str, Any], int]:
 
 def _answer(rows: Sequence[Any], raced: Sequence[Any], chosen: Any, as_json: bool) -> None:
     """The table, then the sentence."""
-    from kasync.theory.recommend import best_of
+    from kasync.theory.planning import best_of
 
     best = best_of(raced)
     table = [_row(row, best.get(row.k), chosen) for row in rows]
@@ -274,7 +274,7 @@ def _row(row: Any, pilot: Any, chosen: Any) -> dict[str, Any]:
 
 def _draw(path: Path, rows: Sequence[Any], raced: Sequence[Any], chosen: Any, target: float | None) -> None:
     from kasync.report.figures import legend, panels
-    from kasync.theory.plan_picture import draw_plan, save
+    from kasync.theory.pictures import draw_plan, save
 
     figure, axes = panels(1, 3, width=4.0, height=3.3)
     draw_plan(axes[0], rows, raced, chosen, target)

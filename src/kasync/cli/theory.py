@@ -83,7 +83,7 @@ def theory(
 def _of_run(file: Path, looks: int, picture: Path | None, as_json: bool, quiet: bool) -> None:
     from kasync.experiments.bounds import chapters
     from kasync.experiments.settings import RunSettings
-    from kasync.theory.plan_picture import check_place
+    from kasync.theory.pictures import check_place
 
     if picture is not None:
         check_place(picture)
@@ -137,8 +137,7 @@ def _verdict(bound: Any, loose: float | None) -> str:
 
 def _draw(path: Path, written: Any) -> None:
     from kasync.report.figures import legend, panels
-    from kasync.theory.bound_picture import draw_bound
-    from kasync.theory.plan_picture import save
+    from kasync.theory.pictures import draw_bound, save
 
     figure, axes = panels(len(written), 2, width=4.6, height=3.4)
     for row, chapter in zip(axes, written, strict=True):

@@ -28,7 +28,7 @@ from kasync.theory import (
     theorem_one,
     theorem_two,
 )
-from kasync.theory.constants import Floats
+from kasync.theory.theorems import Floats
 from kasync.work.clients import one_thread_each
 from kasync.work.objective import default_loss
 

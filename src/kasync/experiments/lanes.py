@@ -13,8 +13,8 @@ from kasync.experiments.arrivals import timeline_of
 from kasync.experiments.build import ready
 from kasync.experiments.settings import RunSettings
 from kasync.simulator import Record, simulate
-from kasync.theory.constants import Floats
-from kasync.theory.reaching import first_reached, smoothed
+from kasync.theory.planning import first_reached, smoothed
+from kasync.theory.theorems import Floats
 from kasync.timelines import Timeline
 
 AHEAD = 8.2  # a timeline is made for so many times the seconds asked for; after three doublings the run is repeated

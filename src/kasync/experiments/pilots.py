@@ -22,8 +22,7 @@ from kasync.errors import UserError
 from kasync.experiments.arrivals import timeline_of
 from kasync.experiments.lanes import Lane
 from kasync.experiments.settings import RunSettings
-from kasync.theory.reaching import first_reached
-from kasync.theory.recommend import Pilot, geometric_mean
+from kasync.theory.planning import Pilot, first_reached, geometric_mean
 
 Describe = Callable[[int, float | None, int], RunSettings]  # k, learning rate, seed -> the run
 FIRST = 4.0  # pieces of work per client in the first turn: before, hardly anything is stale yet
@@ -91,7 +90,7 @@ def race(
     memory: int | None = None,
     tell: Callable[[str], Any] = lambda words: None,
 ) -> tuple[Pilot, ...]:
-    """One pilot for every k and learning rate; `kasync.theory.recommend` chooses among them.
+    """One pilot for every k and learning rate; `kasync.theory.planning` chooses among them.
 
     describe   describe(k, lr, seed) is the run; its arrivals must have a clock, its steps do not matter
     target     the accuracy to be reached; without one, the accuracy after `limit` decides

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from kasync.arrivals import Arrivals
 from kasync.core import Part, ServerState, Step
 from kasync.data.federated import FederatedData, scaled
-from kasync.theory.constants import Floats
+from kasync.theory.theorems import Floats
 
 CHUNK = 1000  # samples of the whole gradient at once
 

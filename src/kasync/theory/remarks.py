@@ -6,7 +6,7 @@ from math import sqrt
 import numpy as np
 
 from kasync.errors import UserError
-from kasync.theory.constants import Floats, StageOne
+from kasync.theory.theorems import Floats, StageOne
 
 
 def lemma_one(

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kasync.errors import UserError
-from kasync.theory.constants import Floats
+from kasync.theory.theorems import Floats
 
 
 def least_mean_age(clients: int, k: int) -> float:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kasync.theory.constants import Floats
+Floats = NDArray[np.float64]
 
 
 def decayed(values: Floats, momentum: float) -> Floats:
