@@ -7,8 +7,9 @@
 
 One ClientApp for all: local SGD on the embedded digits (eight labels each), then sleep until the piece of work
 has taken the client's seconds. Everything else is Flower's: its simulation engine or its processes, its records, its
-messages. A run ends when the server's test accuracy has been at the target twice in a row, or out of time. Every run
-is a process of its own and a line in the file `--out`; what is there already is not run again.
+messages. A run ends when the server's test accuracy has been at the target twice in a row, or out of time. The runs
+follow one another on the same warm federation, in an order that turns with the seed; each is a line in the file
+`--out`, and what is there already is not run again.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -38,7 +41,9 @@ from kasync.data.federated import scaled
 from kasync.live.flower import KAsync
 
 CLIENTS, SLOW, FACTOR, K = 6, 2, 10.0, 2
-LABELS, STEPS, BATCH, RATE, WIDTH = 8, 10, 32, 0.05, 32
+LABELS, BATCH, RATE, WIDTH = 8, 32, 0.05, 32
+SECONDS = {"simulation": 1.0, "deployment": 4.0}  # of a fast client's piece of work
+STEPS = {"simulation": 10, "deployment": 30}  # of SGD; in a deployment every message starts a process
 RULES = {  # a rule at the rate that docs/flower.md gives to a stranger, and at another
     "fedbuff, lr 1": lambda: rules.fedbuff(lr=1.0),
     "fedbuff, lr 1.5": lambda: rules.fedbuff(lr=1.5),
@@ -47,15 +52,11 @@ RULES = {  # a rule at the rate that docs/flower.md gives to a stranger, and at 
     "recall, lr .05": lambda: rules.recall(lr=0.05, clients=CLIENTS),
 }
 WAYS = ("FedAvg", "FedAvgM", *RULES)
-SETTINGS = "KASYNC_RACE"  # of one run, as json; a deployment has it in its run config instead
+SETTINGS = "KASYNC_RACE"  # runs to be made, as json; a deployment has them in its run config instead
 
 
 class Reached(Exception):
     """The race is over."""
-
-
-def settings_of(context: Context) -> dict:
-    return json.loads(str(context.run_config.get("race", "")) or os.environ[SETTINGS])
 
 
 def network() -> torch.nn.Module:
@@ -72,29 +73,35 @@ def samples(client: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 client_app = ClientApp()
 
 
+def trained(message: Message, client: int) -> tuple[ArrayRecord, MetricRecord]:
+    """Local SGD, written out: importing torch.optim takes longer than the steps."""
+    torch.set_num_threads(1)
+    model = network()
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    inputs, labels = samples(client, int(message.content["config"]["seed"]))
+    params = list(model.parameters())
+    for batch in torch.randint(len(labels), (int(message.content["config"]["steps"]), BATCH)):
+        loss = cross_entropy(model(inputs[batch]), labels[batch])
+        with torch.no_grad():
+            for param, gradient in zip(params, torch.autograd.grad(loss, params), strict=True):
+                param.sub_(gradient, alpha=RATE)
+    metrics = MetricRecord({"train_loss": loss.item(), "num-examples": len(labels)})
+    return ArrayRecord(model.state_dict()), metrics
+
+
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
     began = time.monotonic()
-    torch.set_num_threads(1)
-    race, client = settings_of(context), int(context.node_config["partition-id"])
-    model = network()
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    inputs, labels = samples(client, race["seed"])
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    for batch in torch.randint(len(labels), (STEPS, BATCH)):
-        loss = cross_entropy(model(inputs[batch]), labels[batch])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    slow = client >= CLIENTS - SLOW and not race["equal"]
-    time.sleep(max(race["seconds"] * (FACTOR if slow else 1.0) - (time.monotonic() - began), 0.0))
-    metrics = MetricRecord({"train_loss": loss.item(), "num-examples": len(labels)})
-    return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
+    config, client = message.content["config"], int(context.node_config["partition-id"])
+    arrays, metrics = trained(message, client)
+    slow = client >= CLIENTS - SLOW and not config["equal"]
+    time.sleep(max(float(config["seconds"]) * (FACTOR if slow else 1.0) - (time.monotonic() - began), 0.0))
+    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
 
 @client_app.evaluate()
 def warm(message: Message, context: Context) -> Message:
-    samples(int(context.node_config["partition-id"]), settings_of(context)["seed"])
+    trained(message, int(context.node_config["partition-id"]))
     time.sleep(5.0)  # so that no process does it for two
     return Message(RecordDict({"metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
 
@@ -104,8 +111,18 @@ server_app = ServerApp()
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    race = settings_of(context)
+    races = json.loads(str(context.run_config.get("races", "")) or os.environ[SETTINGS])
     torch.set_num_threads(1)
+    while len(list(grid.get_node_ids())) < CLIENTS:
+        time.sleep(0.2)
+    for race in races["runs"]:
+        curve = raced(grid, race)
+        with open(races["out"], "a") as file:
+            file.write(json.dumps({**race, "curve": curve, "load": round(os.getloadavg()[0], 1)}) + "\n")
+
+
+def raced(grid: Grid, race: dict) -> list[tuple[float, float]]:
+    """One strategy from the untrained model to the target: its accuracy over the seconds."""
     torch.manual_seed(race["seed"])
     start = ArrayRecord(network().state_dict())
     held_out = load("digits").test
@@ -118,17 +135,16 @@ def main(grid: Grid, context: Context) -> None:
             accuracy = float((model(inputs).argmax(1) == labels).float().mean())
         if number == 0:
             began[0] = time.monotonic()
-        curve.append((round(time.monotonic() - began[0], 2), accuracy))
-        Path(race["result"]).write_text(json.dumps({**race, "curve": curve, "load": os.getloadavg()}))
+        curve.append((round(time.monotonic() - began[0], 2), round(accuracy, 4)))
         if all(found >= race["target"] for _, found in curve[-2:]) or curve[-1][0] > race["limit"]:
             raise Reached
         return MetricRecord({"accuracy": accuracy})
 
-    while len(nodes := list(grid.get_node_ids())) < CLIENTS:
-        time.sleep(0.2)
-    content = RecordDict({"arrays": start, "config": ConfigRecord({"server-round": 0})})
-    asked = [Message(content, dst_node_id=node, message_type=MessageType.EVALUATE) for node in nodes]
-    list(grid.send_and_receive(asked))  # processes, data and caches are there before the clock starts
+    config = {name: race[name] for name in ("seed", "steps", "seconds", "equal")}
+    content = RecordDict({"arrays": start, "config": ConfigRecord(config)})
+    everybody = list(grid.get_node_ids())
+    asked = [Message(content, dst_node_id=node, message_type=MessageType.EVALUATE) for node in everybody]
+    list(grid.send_and_receive(asked))  # nobody works any more, and processes, data and caches are warm
     common = {"fraction_evaluate": 0.0, "min_train_nodes": CLIENTS, "min_available_nodes": CLIENTS}
     if race["way"] == "FedAvg":
         strategy = FedAvg(**common)
@@ -137,12 +153,13 @@ def main(grid: Grid, context: Context) -> None:
     else:
         strategy = KAsync(RULES[race["way"]](), k=K, min_available_nodes=CLIENTS, poll=0.1)
     with contextlib.suppress(Reached):
-        strategy.start(grid, start, num_rounds=10_000, evaluate_fn=evaluate)
+        strategy.start(grid, start, 10_000, train_config=ConfigRecord(config), evaluate_fn=evaluate)
+    return curve
 
 
-def simulated(race: dict) -> None:
-    """One run in this process, on Flower's simulation engine."""
-    os.environ[SETTINGS] = json.dumps(race)
+def simulated(races: dict) -> None:
+    """Runs in this process, on Flower's simulation engine."""
+    os.environ[SETTINGS] = json.dumps(races)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     os.environ["RAY_ADDRESS"] = "local"  # not a cluster that happens to run here
@@ -152,8 +169,8 @@ def simulated(race: dict) -> None:
     run_simulation(server_app, client_app, CLIENTS, backend_config=backend)
 
 
-def deployed(race: dict, folder: Path) -> None:
-    """One run on a SuperLink and six SuperNodes of its own."""
+def deployed(races: dict, folder: Path) -> None:
+    """Runs on a SuperLink and six SuperNodes of their own."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "live"))
     from loopback import Loopback, Processes, wait_for
 
@@ -164,27 +181,19 @@ def deployed(race: dict, folder: Path) -> None:
         about = world.app / "pyproject.toml"
         text = about.read_text().replace("digits_app.server_app:app", "flower_race:server_app")
         text = text.replace("digits_app.client_app:app", "flower_race:client_app")
-        about.write_text(text.replace('timeline = ""', 'race = ""\ntimeline = ""'))
+        about.write_text(text.replace('timeline = ""', 'races = ""\ntimeline = ""'))
         for number in range(CLIENTS):
             world.register(number)
             world.start_node(number, f"partition-id={number} num-partitions={CLIENTS}")
-        race_text = json.dumps(race).replace('"', '\\"')
-        world.start_run("race", f'race="{race_text}"')
-        wait_for("the end", lambda: "Finished" in processes.said("race") or done(race) or failed(processes), 3600)
+        text = json.dumps(races).replace('"', '\\"')
+        world.start_run("race", f'races="{text}"')
+        wait_for("the end", lambda: re.search("Finished|Run failed", processes.said("race")), 7200)
+        if "Run failed" in processes.said("race"):
+            raise SystemExit(processes.said("race")[-3000:])
 
 
-def done(race: dict) -> bool:
-    path = Path(race["result"])
-    if not path.exists():
-        return False
-    curve = json.loads(path.read_text())["curve"]
-    return all(found >= race["target"] for _, found in curve[-2:]) or curve[-1][0] > race["limit"]
-
-
-def failed(processes) -> bool:
-    if "Run failed" in processes.said("race"):
-        raise SystemExit(processes.said("race")[-3000:])
-    return False
+def read(out: Path) -> list[dict]:
+    return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
 
 
 def seconds_to(run: dict) -> float | None:
@@ -201,7 +210,7 @@ def report(runs: list[dict], picture: str | None) -> None:
         these = [run for run in runs if (run["engine"], run["equal"]) == (engine, equal)]
         base = {run["seed"]: seconds_to(run) for run in these if run["way"] == "FedAvg"}
         fleet = "all equally fast" if equal else f"{SLOW} of {CLIENTS} {FACTOR:.0f} times slower"
-        target, load = these[0]["target"], statistics.mean(run["load"][0] for run in these)
+        target, load = these[0]["target"], statistics.mean(run["load"] for run in these)
         print(f"\n{engine}, {fleet}: seconds to {target:.0%}; load of the machine {load:.1f}, {os.cpu_count()} cores\n")
         print("| | seeds | seconds, median (all) | FedAvg's over these, by seed |\n|---|---|---|---|")
         for way in WAYS:
@@ -251,36 +260,32 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--deployment", action="store_true")
     parser.add_argument("--equal", action="store_true")
-    parser.add_argument("--seeds", type=int)
-    parser.add_argument("--seconds", type=float, help="of a fast client's piece of work; 1, or 15 in deployment")
+    parser.add_argument("--seeds", type=int, nargs="*", help="their numbers; 0 to 4, or 0 to 2 in deployment")
+    parser.add_argument("--seconds", type=float, help="of a fast client's piece of work; 1, or 4 in deployment")
     parser.add_argument("--target", type=float, default=0.7)
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds after which a run is out of time")
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds after which a run is out of time")
     parser.add_argument("--ways", nargs="*", default=list(WAYS), help=", ".join(WAYS))
     parser.add_argument("--out", default="flower-race.jsonl")
     parser.add_argument("--picture")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        race = json.loads(given.one)
-        deployed(race, Path(race["result"]).with_suffix("")) if race["engine"] == "deployment" else simulated(race)
+        races = json.loads(given.one)
+        with tempfile.TemporaryDirectory() as folder:
+            deployed(races, Path(folder) / "race") if given.deployment else simulated(races)
         raise SystemExit
-    out = Path(given.out)
-    runs = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
-    engine = "deployment" if given.deployment else "simulation"
-    for seed in range(0 if given.picture else given.seeds or (3 if given.deployment else 5)):
-        for way in given.ways:
-            if any((r["engine"], r["equal"], r["way"], r["seed"]) == (engine, given.equal, way, seed) for r in runs):
-                continue
-            result = Path(f"{out}.{os.getpid()}.result").absolute()
-            race = {"engine": engine, "equal": given.equal, "way": way, "seed": seed, "target": given.target}
-            race |= {"seconds": given.seconds or (15.0 if given.deployment else 1.0), "limit": given.limit}
-            race |= {"result": str(result)}
-            subprocess.run([sys.executable, __file__, "--one", json.dumps(race)], check=False, capture_output=True)
-            run = {name: value for name, value in json.loads(result.read_text()).items() if name != "result"}
-            result.unlink()
-            shutil.rmtree(result.with_suffix(""), ignore_errors=True)
-            runs.append(run)
-            with open(out, "a") as file:
-                file.write(json.dumps(run) + "\n")
-            print(f"{engine} {way}, seed {seed}: {seconds_to(run)} s; load {os.getloadavg()[0]:.1f}", flush=True)
+    out, engine = Path(given.out).absolute(), "deployment" if given.deployment else "simulation"
+    common = {"engine": engine, "equal": given.equal, "target": given.target, "limit": given.limit}
+    common |= {"seconds": given.seconds or SECONDS[engine], "steps": STEPS[engine]}
+    wanted = []
+    for seed in () if given.picture else given.seeds or range(3 if given.deployment else 5):
+        turn = seed % len(given.ways)
+        wanted += [{**common, "seed": seed, "way": way} for way in given.ways[turn:] + given.ways[:turn]]
+    wanted = [race for race in wanted if not any(race.items() <= run.items() for run in read(out))]
+    if wanted:
+        command = [sys.executable, __file__, "--one", json.dumps({"runs": wanted, "out": str(out)})]
+        ended = subprocess.run([*command, *["--deployment"] * given.deployment], capture_output=True, text=True)
+        if not any(wanted[-1].items() <= run.items() for run in read(out)):
+            raise SystemExit(f"the runs did not end: {(ended.stdout + ended.stderr)[-3000:]}")
+    runs = read(out)
     report(runs, given.picture)
