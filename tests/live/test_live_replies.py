@@ -19,11 +19,13 @@ PAGE = Path(__file__).parents[2] / "docs" / "flower.md"
 START = {
     "w": np.zeros((2, 3), np.float32),
     "running_mean": np.zeros(3, np.float32),
+    "running_var": np.ones(3, np.float32),
     "num_batches_tracked": np.array(4, np.int64),
 }
 GOOD = {
     "w": np.ones((2, 3), np.float32),
     "running_mean": np.full(3, 2.0, np.float32),
+    "running_var": np.full(3, 0.5, np.float32),
     "num_batches_tracked": np.array(9, np.int64),
 }
 COUNT = {"num-examples": 4}
@@ -84,6 +86,11 @@ CASES: dict[str, Case] = {  # a row of the table -> the reply, how it ends, what
         "refused",
         "a buffer that is not finite",
     ),
+    "a negative running variance": (
+        lambda m: reply(m, {**GOOD, "running_var": -GOOD["running_var"]}),
+        "refused",
+        "has a negative variance",
+    ),
     "an array of another shape": (lambda m: reply(m, {**GOOD, "w": np.ones((3, 2), np.float32)}), "refused", "shape"),
     "whole numbers for a parameter": (lambda m: reply(m, {**GOOD, "w": np.ones((2, 3), int)}), "refused", "'int64'"),
     "complex numbers": (lambda m: reply(m, {**GOOD, "w": GOOD["w"].astype(complex)}), "refused", "'complex128'"),
@@ -135,6 +142,7 @@ def test_a_reply_ends_as_the_table_says_and_the_model_is_sound(row, caplog):
     assert says in caplog.text
     np.testing.assert_allclose(arrays["w"].numpy(), 1.0, rtol=1e-6)
     np.testing.assert_allclose(arrays["running_mean"].numpy(), 2.0, rtol=1e-6)
+    np.testing.assert_allclose(arrays["running_var"].numpy(), 0.5, rtol=1e-6)
     assert arrays["num_batches_tracked"].numpy() == 9
     assert {name: arrays[name].dtype for name in START} == {n: str(array.dtype) for n, array in START.items()}
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import sys
 import threading
 import time
@@ -38,11 +40,11 @@ def bad_third(message: Message) -> list[Message]:
     return towards_one(message)
 
 
-def run(rounds: int = 12, slow: float = 0.0, answer=bad_third, **settings) -> KAsync:
+def run(rounds: int = 12, pause=lambda number: None, answer=bad_third, **settings) -> KAsync:
     strategy = KAsync(rules.fedbuff(1.0), k=2, poll=0.002, rest=0.0, **settings)
 
     def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
-        time.sleep(slow)
+        pause(number)
         return MetricRecord({"accuracy": 1.0 - 0.9 * float(abs(arrays["w"].numpy() - 1.0).max())})
 
     start = ArrayRecord({"w": Array(np.zeros(3, np.float32))})
@@ -145,17 +147,26 @@ def test_the_page_follows_a_running_federation_in_a_browser(tmp_path):
     import browser
 
     folder = tmp_path / "run"
-    worker = threading.Thread(target=run, kwargs={"rounds": 60, "slow": 0.2, "record": folder})
+    looked = threading.Event()
+
+    def pause(number: int) -> None:
+        """So that the browser, however long it takes to start, finds a run that goes on."""
+        if number == 20:
+            looked.wait(120)
+        time.sleep(0.1)
+
+    worker = threading.Thread(target=run, kwargs={"rounds": 60, "pause": pause, "record": folder})
     worker.start()
     while not page.is_live(folder):
         time.sleep(0.05)
-    with page.server(folder) as served:
-        threading.Thread(target=served.serve_forever, daemon=True).start()
+    command = [Path(sys.executable).parent / "kasync", "live", folder, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served:
         driver = browser.start(tmp_path / "profile")
         try:
-            driver.get(f"http://127.0.0.1:{served.server_address[1]}/")
+            driver.get(re.findall(r"http://\S+", served.stdout.readline())[0])
             first = int(driver.execute_script("return document.body.dataset.update"))
             assert "running" in driver.find_element("id", "state").text
+            looked.set()
             until = time.monotonic() + 60
             while int(driver.execute_script("return document.body.dataset.update")) <= first + 3:
                 assert time.monotonic() < until, "the page did not follow the run"
@@ -178,4 +189,4 @@ def test_the_page_follows_a_running_federation_in_a_browser(tmp_path):
             assert [line for line in severe if "favicon" not in str(line)] == []
         finally:
             driver.quit()
-            served.shutdown()
+            served.kill()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK = 8192  # numbers whose squares are summed in their own precision
+BLOCK = 1 << 17  # numbers that are read twice while they are in cache, their squares summed in their own precision
 
 
 @dataclass(frozen=True)
@@ -102,16 +102,20 @@ def write_row(
             return Garbage(f"its buffers have shape {list(delivery.buffers.shape)}, not {list(buffers.shape)}")
         if not bool(torch.isfinite(delivery.buffers).all()):
             return Garbage("it has a buffer that is not finite")
-    place = 0
+    place, squares = 0, []
     for piece in pieces:
-        end = place + piece.numel()
         flat = piece.detach().reshape(-1).to(out.device)
-        if brings == "models":
-            torch.sub(start[place:end], flat, out=out[place:end])
-        else:
-            out[place:end].copy_(flat)
-        place = end
-    norm = length(out)  # a NaN or an infinity anywhere shows in it
+        for first in range(0, len(flat), BLOCK):
+            part = flat[first : first + BLOCK]
+            end = place + len(part)
+            row = out[place:end]
+            if brings == "models":
+                torch.sub(start[place:end], part, out=row)
+            else:
+                row.copy_(part)
+            squares.append(torch.dot(row, row))
+            place = end
+    norm = _root(squares, out)  # a NaN or an infinity anywhere shows in it
     if not math.isfinite(norm):
         return Garbage("it has a value that is not finite")
     if norm > max_norm:
@@ -121,10 +125,12 @@ def write_row(
 
 def length(row: Tensor) -> float:
     """The 2-norm of a row [D]; NaN or infinite where an entry is."""
-    cut = row.numel() // CHUNK * CHUNK
-    chunks = torch.linalg.vector_norm(row[:cut].view(-1, CHUNK), dim=1)  # far fewer than D to sum in float64
-    parts = torch.cat([chunks, torch.linalg.vector_norm(row[cut:])[None]])
-    found = float(torch.linalg.vector_norm(parts, dtype=torch.float64))
-    if math.isinf(found):  # the squares of finite numbers may be too large for float32
-        found = float(torch.linalg.vector_norm(row, dtype=torch.float64))
-    return found
+    return _root([torch.dot(part, part) for part in row.split(BLOCK)], row)
+
+
+def _root(squares: Sequence[Tensor], row: Tensor) -> float:
+    """The 2-norm of a row from the sums of its blocks' squares."""
+    total = float(squares[0]) if len(squares) == 1 else math.fsum(torch.stack(list(squares)).tolist())
+    if math.isinf(total):  # the squares of finite numbers may be too large for float32
+        return float(torch.linalg.vector_norm(row, dtype=torch.float64))
+    return math.sqrt(total)

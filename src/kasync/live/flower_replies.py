@@ -10,6 +10,7 @@ import io
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -61,6 +62,9 @@ class Reader:
             if wrong:  # what was announced may not be what came
                 return Garbage(wrong)
             arrays[name] = tensor
+        for name in self.layout.variances:
+            if name in arrays and bool((arrays[name] < 0.0).any()):  # a model that has one gives NaN
+                return Garbage(f"its {name!r} has a negative variance")
         metrics = dict(next(iter(content.metric_records.values()), {}))
         examples = 1.0 if self.examples_key is None else metrics.get(self.examples_key)
         loss = next((metrics[key] for key in self.loss_keys if key in metrics), None)
@@ -109,21 +113,38 @@ def announced(dtype: str) -> str:
 
 def decoded(array: Array) -> Tensor:
     """The numbers of an array, where they lie; the tensor must not be written to."""
-    file = io.BytesIO(array.data[: HEADER + 16])  # a header is longer only if somebody made it so
-    version = np.lib.format.read_magic(file)
-    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
-    if read is None:
-        raise ValueError(f"numpy format {version} is not known")
-    shape, fortran, dtype = read(file)
-    if dtype.hasobject:
-        raise ValueError("it holds objects")
+    magic = array.data[:12]
+    count = (
+        int.from_bytes(magic[8:10], "little") + 10
+        if magic[6:7] == b"\x01"
+        else int.from_bytes(magic[8:], "little") + 12
+    )
+    if count > HEADER:  # so long only if somebody made it so
+        raise ValueError(f"its header takes {count} bytes, more than {HEADER}")
+    shape, fortran, dtype = header(array.data[:count])
     bits = array.dtype == "bfloat16"  # which numpy keeps as two bytes of no type
-    found = np.frombuffer(array.data, np.uint16 if bits else dtype, offset=file.tell())
+    found = np.frombuffer(array.data, np.uint16 if bits else dtype, offset=count)
     if bits and dtype.itemsize != 2:
         raise ValueError(f"{dtype} is no bfloat16")
     found = found.reshape(shape, order="F" if fortran else "C")
     tensor = torch.from_numpy(found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("=")))
     return tensor.view(torch.bfloat16) if bits else tensor
+
+
+@lru_cache(maxsize=4096)
+def header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, order and type from the beginning of an array in numpy's format, the same bytes in every reply."""
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
+    if read is None:
+        raise ValueError(f"numpy format {version} is not known")
+    shape, fortran, dtype = read(file)
+    if file.tell() != len(data):
+        raise ValueError("its header has another length than it says")
+    if dtype.hasobject:
+        raise ValueError("it holds objects")
+    return shape, fortran, dtype
 
 
 def encoded(tensor: Tensor) -> Array:

@@ -19,6 +19,7 @@ from kasync.errors import UserError
 
 TRAINED = ("float16", "bfloat16", "float32", "float64")
 COUNTED = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+VARIANCES = ("running_var", "moving_variance")  # ends of the names of buffers that are never negative
 BUFFER_NAMES = ("*running_mean", "*running_var", "*num_batches_tracked", "*moving_mean", "*moving_variance")
 
 
@@ -53,6 +54,10 @@ class Layout:
     @property
     def buffers(self) -> list[str]:
         return [name for name in self.shapes if name in self.kept]
+
+    @property
+    def variances(self) -> list[str]:
+        return [name for name in self.buffers if name.endswith(VARIANCES)]
 
     @property
     def size(self) -> int:

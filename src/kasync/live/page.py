@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -92,14 +91,14 @@ def server(folder: Path, port: int = 0) -> ThreadingHTTPServer:
         raise UserError(f"port = {port} cannot be used ({problem.strerror}): choose another with --port.") from None
 
 
-def serve(folder: Path, port: int = 8766, tell: Callable[[str], None] = print) -> None:
+def serve(folder: Path, port: int = 8766) -> None:
     """Serve the page until Ctrl-C."""
     with server(folder, port) as made:
-        tell(f"http://{ADDRESS}:{made.server_address[1]}/ follows {folder}; Ctrl-C ends it.")
+        print(f"http://{ADDRESS}:{made.server_address[1]}/ follows {folder}; Ctrl-C ends it.", flush=True)
         try:
             made.serve_forever()
         except KeyboardInterrupt:
-            tell("The page is no longer served; the run goes on.")
+            print("The page is no longer served; the run goes on.")
 
 
 class _Handler(BaseHTTPRequestHandler):
