@@ -40,7 +40,7 @@ __all__ = [
     "timelines",
     "together",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 _PLACES = {  # where each name lives; imported when first asked for, so that `kasync --help` needs no torch
     "Arrivals": "arrivals",
     "Client": "work",

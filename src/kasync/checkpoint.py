@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,15 +50,16 @@ class Checkpoint:
         try:
             self._aside.mkdir(exist_ok=True)
             save_file(held, self._aside / "whole", metadata={"kasync": json.dumps(about)})
-            with open(self._aside / "whole", "rb") as file:
+            with open(self._aside / "whole", "rb+") as file:  # Windows flushes only what is open for writing
                 os.fsync(file.fileno())
             os.replace(self._aside / "whole", self.path)
             self._aside.rmdir()
-            folder = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            if hasattr(os, "O_DIRECTORY"):  # Windows opens no folder
+                folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+                try:
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
         except (OSError, SafetensorError) as problem:
             shutil.rmtree(self._aside, ignore_errors=True)
             raise self._unwritable(problem) from None
@@ -110,6 +112,14 @@ def clear(folder: Path, names: str) -> None:
 
 def _at_work(process: int) -> bool:
     """Whether another process of this number is alive."""
+    if sys.platform == "win32":  # there os.kill would end the process, or send it Ctrl-C
+        import ctypes
+
+        kernel, code = ctypes.windll.kernel32, ctypes.c_ulong()
+        handle = kernel.OpenProcess(0x1000, False, process)  # PROCESS_QUERY_LIMITED_INFORMATION
+        alive = bool(handle) and bool(kernel.GetExitCodeProcess(handle, ctypes.byref(code))) and code.value == 259
+        kernel.CloseHandle(handle)
+        return alive and process != os.getpid()
     try:
         os.kill(process, 0)
     except PermissionError:

@@ -1,13 +1,12 @@
-"""A lock on a folder, so that one process at a time works in it; the OS releases it when the holder dies.
+"""Locks on folders and files between processes; the operating system releases them when the holder dies.
 
-The system itself forgets a lock when its holder dies, however it dies, so nothing has to be guessed from process
-numbers; the file only says who holds it. Whoever gets the lock clears away what a dead one left half written.
+The lock itself is filelock's, so it works on Linux, macOS and Windows. A JSON file beside it
+names the holder in error messages.
 """
 
 from __future__ import annotations
 
 import atexit
-import fcntl
 import json
 import os
 import socket
@@ -16,68 +15,70 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from kasync.errors import UserError
 
-NAME = "lock.json"
-_kept: dict[Path, int] = {}  # what this process holds until it ends
+NAME = "lock.json"  # names the holder of a folder; the locked file is NAME + LOCKED
+LOCKED = ".flock"
+_kept: dict[Path, FileLock] = {}  # held until this process ends
 
 
 @contextmanager
 def held(folder: Path, wait: float = 0.0) -> Iterator[None]:
-    """Nobody else works in the folder meanwhile; refuse, after waiting so many seconds, if somebody does."""
-    path = folder / NAME
-    until = time.monotonic() + wait
-    while (handle := _taken(path)) is None:
-        if time.monotonic() >= until:
-            raise UserError(f"{folder} is in use by {_holder(path)}: wait for it, or choose another folder with --out.")
-        time.sleep(0.05)
+    """Lock the folder for this block; raise UserError if another process still holds it after `wait` seconds."""
+    holder = folder / NAME
+    lock = _acquired(holder, wait)
+    if lock is None:
+        raise UserError(f"{folder} is in use by {_holder(holder)}: wait for it, or choose another folder with --out.")
     try:
-        for left in folder.glob(".*.part"):
+        for left in folder.glob(".*.part"):  # half-written files of a process that died
             left.unlink(missing_ok=True)
         yield
     finally:
-        path.unlink(missing_ok=True)
-        os.close(handle)
+        _release(holder, lock)
 
 
 def keep(file: Path) -> None:
-    """Nobody else uses this file until this process ends; a file beside it says who does."""
-    path = file.with_name(f"{file.name}.lock").absolute()
-    if path in _kept:
+    """Lock the file until this process ends; a second call for the same file does nothing."""
+    holder = file.with_name(f"{file.name}.lock").absolute()
+    if holder in _kept:
         return
-    handle = _taken(path)
-    if handle is None:
-        raise UserError(f"{file} is in use by {_holder(path)}: wait for it, or choose another file.")
-    _kept[path] = handle
-    atexit.register(path.unlink, missing_ok=True)
+    lock = _acquired(holder)
+    if lock is None:
+        raise UserError(f"{file} is in use by {_holder(holder)}: wait for it, or choose another file.")
+    _kept[holder] = lock
+    atexit.register(_release, holder, lock)
 
 
-def _taken(path: Path) -> int | None:
-    """The open and locked file, in which we say who we are, or None when somebody else has it."""
+def _acquired(holder: Path, wait: float = 0.0) -> FileLock | None:
+    """The lock, with our name in the file `holder`, or None when another process has it."""
+    lock = FileLock(holder.with_name(holder.name + LOCKED), mode=0o644, thread_local=False)
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        lock.acquire(timeout=wait, poll_interval=0.05)
+    except Timeout:
+        return None
     except OSError as problem:
-        raise UserError(f"{path} cannot be written ({problem.strerror}): choose another folder with --out.") from None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(handle).st_ino == os.stat(path).st_ino:  # else the holder removed it while we came
-            about = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-            os.ftruncate(handle, 0)
-            with suppress(OSError):  # a full disk: the lock holds all the same
-                os.pwrite(handle, json.dumps(about).encode(), 0)
-            return handle
-    except OSError:
-        pass
-    os.close(handle)
-    return None
+        raise UserError(f"{holder} cannot be written ({problem.strerror}): choose another folder with --out.") from None
+    about = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+    with suppress(OSError):  # a full disk: the lock holds all the same
+        holder.write_text(json.dumps(about), encoding="utf-8")
+    return lock
+
+
+def _release(holder: Path, lock: FileLock) -> None:
+    holder.unlink(missing_ok=True)
+    with suppress(OSError):  # Windows: an open file cannot be removed; filelock removes it after the release
+        Path(lock.lock_file).unlink()
+    lock.release()
 
 
 def _holder(path: Path, patience: float = 0.5) -> str:
-    """Who has the lock; one that has just taken it says so in a moment."""
+    """Who holds the lock; a process that has just taken it writes its name within `patience` seconds."""
     until = time.monotonic() + patience
     while True:
         try:
-            about = json.loads(path.read_text())
+            about = json.loads(path.read_text(encoding="utf-8"))
             return f"process {about['pid']} on {about['host']} since {about['since']}"
         except (OSError, ValueError, KeyError, TypeError):
             if time.monotonic() >= until:

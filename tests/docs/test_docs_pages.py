@@ -1,5 +1,6 @@
 """Do the pages say what is so: rules, drawings, dependencies, links, and a site without a warning?"""
 
+import importlib
 import importlib.util
 import os
 import re
@@ -12,6 +13,19 @@ from pages import PAGES, ROOT, name_of
 from kasync import rules
 
 DOCS = ROOT / "docs"
+PUBLIC = [
+    "kasync",
+    "kasync.comparison",
+    "kasync.data",
+    "kasync.data.partition",
+    "kasync.faults",
+    "kasync.parts",
+    "kasync.report",
+    "kasync.simulator",
+    "kasync.theory",
+    "kasync.timelines",
+    "kasync.work",
+]
 
 
 def script(name: str):
@@ -56,9 +70,34 @@ def test_every_page_is_in_the_navigation():
     assert listed == {page.relative_to(DOCS).as_posix() for page in PAGES if page.is_relative_to(DOCS)}
 
 
+def test_the_api_page_has_every_public_name():
+    words = set(re.findall(r"\w+", (DOCS / "api.md").read_text()))
+    for name in PUBLIC:
+        missing = set(importlib.import_module(name).__all__) - words
+        assert not missing, f"docs/api.md lacks {sorted(missing)} of {name}"
+
+
+def test_settings_laid_out_in_columns_become_a_list():
+    listed = script("site_hooks").listed
+    assert listed("What it is.\n\nk    deliveries\n     of a step\nlr   the rate") == (
+        "What it is.\n\n- `k`: deliveries of a step\n- `lr`: the rate"
+    )
+    assert listed("A sentence.  Another one\nthat goes on.") == "A sentence.  Another one\nthat goes on."
+
+
+def test_the_command_reference_has_every_command_and_option():
+    typer = pytest.importorskip("typer")
+    from kasync.cli.app import app
+
+    told, commands = script("site_hooks").commands(), typer.main.get_command(app).commands
+    for name, command in commands.items():
+        assert f"kasync {name}" in told
+        assert all(f"`{flag}`" in told for option in command.params for flag in option.opts if flag.startswith("--"))
+
+
 def test_formulas_become_mathml_and_code_keeps_its_dollars():
     pytest.importorskip("latex2mathml")
-    convert = script("mathematics").on_page_markdown
+    convert = script("site_hooks").on_page_markdown
     assert "<math" in convert("| $|w_j|$ | x |")
     assert convert("| $|w_j|$ | x |").count("|") == 3
     kept = "`$KASYNC_DATA` and `$PATH`\n\n```console\necho $A $B\n```\n"

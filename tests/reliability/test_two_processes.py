@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -14,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from kasync import lock
 from kasync.errors import UserError
@@ -188,8 +188,7 @@ def test_a_second_server_on_one_checkpoint_is_told_who_serves_and_a_dead_one_ser
 
 def test_one_that_has_just_taken_the_lock_is_named_as_soon_as_it_says_who_it_is(tmp_path):
     path = tmp_path / lock.NAME
-    with path.open("w") as holder:
-        fcntl.flock(holder, fcntl.LOCK_EX)
+    with FileLock(f"{path}{lock.LOCKED}"):
         about = '{"pid": 7, "host": "there", "since": "now"}'
         threading.Timer(0.1, lambda: path.write_text(about)).start()
         with pytest.raises(UserError, match="in use by process 7 on there since now"), lock.held(tmp_path):

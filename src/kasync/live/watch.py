@@ -82,8 +82,9 @@ class Watch:
         """The run is over."""
         if self.folder is not None:
             self._write_clients(federation, now)
-            about = json.loads((self.folder / ABOUT).read_text()) if (self.folder / ABOUT).exists() else {}
-            put(self.folder / ABOUT, {**about, "finished": True, "ended": ended})
+            file = self.folder / ABOUT
+            about = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+            put(file, {**about, "finished": True, "ended": ended})
         for sink in self.sinks:
             close = getattr(sink, "close", None)
             if close is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ def available(device: str) -> int:
         reserved, taken = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + reserved - taken  # kept by PyTorch, but free again
     try:
-        with open("/proc/meminfo") as lines:
+        with open("/proc/meminfo", encoding="ascii") as lines:
             free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration):
         free = capacity(device)
@@ -81,13 +82,14 @@ def _limits() -> Iterator[int]:
         ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
     ):
         try:
-            yield int(Path(folder, highest).read_text()) - int(Path(folder, used).read_text())
+            most, taken = (Path(folder, name).read_text(encoding="ascii") for name in (highest, used))
+            yield int(most) - int(taken)
         except (OSError, ValueError):  # no such group, or "max"
             continue
     try:
         import resource
 
-        status = Path("/proc/self/status").read_text().splitlines()
+        status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     except (ImportError, OSError):
         return
     for limit, field in ((resource.RLIMIT_AS, "VmSize:"), (resource.RLIMIT_DATA, "VmData:")):
@@ -100,6 +102,12 @@ def capacity(device: str) -> int:
     """Bytes the device has."""
     if torch.device(device).type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
+    if sys.platform == "win32":
+        import ctypes
+
+        status = (ctypes.c_ulonglong * 8)(64)  # MEMORYSTATUSEX: size and load, total, available ...
+        ctypes.windll.kernel32.GlobalMemoryStatusEx(status)
+        return int(status[2])  # what is free: nothing else says it there
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

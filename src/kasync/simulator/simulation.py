@@ -6,6 +6,7 @@ import copy
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,8 @@ def _store(memory: Memory, plan: Plan, params: Tensor) -> Tensor:
     try:
         return new_store(rows, params, "cpu", str(file))
     finally:
-        file.unlink(missing_ok=True)  # the mapping lives on, and nothing is left behind
+        with suppress(PermissionError):  # Windows keeps a file that is mapped
+            file.unlink(missing_ok=True)  # the mapping lives on, and nothing is left behind
 
 
 def _carried(model: nn.Module, traits: Traits, work: Work) -> Carried:

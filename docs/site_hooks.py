@@ -1,0 +1,102 @@
+"""Hooks of the documentation site: formulas, the command-line reference, lists of parameters, versions."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import griffe
+from latex2mathml.converter import convert
+
+FENCED = re.compile(r"(^```.*?^```|`[^`\n]+`)", re.DOTALL | re.MULTILINE)  # code, in which a dollar is a dollar
+FORMULA = re.compile(r"(?<![\\$\w])\$([^$\n]+)\$(?![\w$])")
+COMMANDS = "<!-- commands -->"  # where docs/cli.md wants the reference
+EXAMPLE = re.compile(r"^Example: `(.+)`$", re.MULTILINE)
+SETTING = re.compile(r"([A-Za-z_]\w*(?:, \w+)*) {2,}(\S.*)")  # `name   what it is`, as the docstrings lay it out
+
+
+def on_config(config: Any) -> Any:
+    """A selector of versions where mike deploys them; it would ask for a file that a local build does not have."""
+    if os.environ.get("MIKE_DOCS_VERSION"):
+        config.extra["version"] = {"provider": "mike"}
+    return config
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """The page with its formulas and commands filled in, its code untouched."""
+    pieces = FENCED.split(markdown)
+    filled = "".join(piece if place % 2 else FORMULA.sub(_mathml, piece) for place, piece in enumerate(pieces))
+    return filled.replace(COMMANDS, commands()) if COMMANDS in filled else filled
+
+
+def _mathml(found: re.Match[str]) -> str:
+    return convert(found[1]).replace("|", "&#124;")  # a bar would end a cell of a table
+
+
+def commands() -> str:
+    """Markdown of every command of `kasync`: what it does, how it is called, its arguments and options."""
+    import typer
+
+    from kasync.cli.app import app
+
+    return "\n\n".join(_sections(typer.main.get_command(app), "kasync"))
+
+
+def _sections(command: Any, name: str) -> Iterator[str]:
+    import click
+
+    shown = [each for each in command.params if not getattr(each, "hidden", False)]
+    words = [each.make_metavar(click.Context(command)) for each in shown if each.param_type_name == "argument"]
+    subcommands = getattr(command, "commands", {})
+    yield f"{'#' * (1 + len(name.split()))} {name}" if " " in name else ""
+    yield EXAMPLE.sub(r"```console\n\1\n```", command.help or "")
+    yield f"Usage: `{' '.join([name, *(['COMMAND'] if subcommands else []), *words, '[OPTIONS]'])}`"
+    rows = [f"| {_flags(each)} | {_cell(each.help)} | {_default(each)} |" for each in shown if each.name != "help"]
+    if rows:
+        yield "\n".join(["| option | meaning | default |", "|---|---|---|", *rows])
+    for each, subcommand in subcommands.items():
+        yield from _sections(subcommand, f"{name} {each}")
+
+
+def _flags(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return f"`{parameter.name.upper()}`"
+    flags = " ".join(f"`{flag}`" for flag in (*parameter.opts, *parameter.secondary_opts))
+    return flags if parameter.is_flag else f"{flags} {parameter.type.name}"
+
+
+def _cell(text: str | None) -> str:
+    return " ".join((text or "").split()).replace("|", "\\|")
+
+
+def _default(parameter: Any) -> str:
+    value = parameter.default
+    return "" if value is None or value is False or callable(value) or repr(value) in ("()", "[]") else f"`{value}`"
+
+
+class ParameterLists(griffe.Extension):
+    """Docstrings whose settings are laid out in columns get a list of them on the API page."""
+
+    def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
+        if obj.docstring:
+            obj.docstring.value = listed(obj.docstring.value)
+
+
+def listed(text: str) -> str:
+    """Paragraphs of lines `name   what it is`, each with indented continuations, as Markdown lists."""
+    return "\n\n".join(_list(paragraph) or paragraph for paragraph in text.split("\n\n"))
+
+
+def _list(paragraph: str) -> str | None:
+    items: list[str] = []
+    for line in paragraph.splitlines():
+        found = SETTING.fullmatch(line)
+        if found:
+            items.append(f"- `{found[1]}`: {found[2]}")
+        elif items and line.startswith("  "):
+            items[-1] += " " + line.strip()
+        else:
+            return None
+    return "\n".join(items)
