@@ -2,18 +2,23 @@
 
     python benchmarks/models.py [--models lenet gpt ...] [--works gradient steps epoch] [--seconds 3] [--device cuda]
 
-Three things in turns, in one process: the simulator; a bare loop on one thread, which does the same clients' work one
-after the other with plain PyTorch and nothing else; and the floor, as many centralised steps over the samples of all k
-clients at once, on all threads. Ratios are of medians over the turns.
+In turns: the simulator; a bare loop on one thread, which does the same clients' work one after the other with plain
+PyTorch and nothing else; as many such loops at once as there are threads, each in a process of its own, which is the
+ceiling of this machine at this moment; and the floor, as many centralised steps over the samples of all k clients at
+once, on all threads. Ratios are of medians over the turns. Peak memory is that of the process until the simulator's
+first turn is over, before the others exist.
 """
 
 import argparse
+import ctypes
 import gc
+import multiprocessing
 import os
-import resource
 import statistics
 import time
+from contextlib import ExitStack, suppress
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -25,7 +30,6 @@ from kasync import data, models, rules, timelines
 
 CLIENTS, K, BATCH, SIZE = 40, 10, 16, 32  # SIZE samples for each client, so that an epoch is two mini-batches
 PIXELS, TOKENS, CONTEXT = (3, 32, 32), 80, 64
-TURNS = 3
 
 
 def minilm():
@@ -134,36 +138,101 @@ def seconds(step, wanted):
     return (time.perf_counter() - begun) / count
 
 
-def measured(model_name, work_name, wanted, device):
+def bare_loop(model_name, work_name, device="cpu", samples=BATCH):
+    """The bare loop over data of its own, which are the same in every process."""
     build, make = MODELS[model_name]
-    work, batches, optimizer = WORKS[work_name]
+    _, batches, optimizer = WORKS[work_name]
+    columns, labels = make()
+    named = columns if isinstance(columns, dict) else {"x": columns}
+    tensors = {name: torch.from_numpy(column).to(device) for name, column in named.items()}
+    inputs = tensors if isinstance(columns, dict) else tensors["x"]
+    return Bare(sized(build).to(device), inputs, torch.from_numpy(labels).to(device), batches, optimizer, samples)
+
+
+def beside(pipe, model_name, work_name):
+    """A process that runs the bare loop on one thread whenever it is told for how many seconds."""
+    torch.set_num_threads(1)
+    bare = bare_loop(model_name, work_name)
+    pipe.send("ready")
+    for wanted in iter(pipe.recv, None):
+        pipe.send(seconds(bare.step, wanted))
+
+
+class Others:
+    """Further processes with the bare loop, one for each thread but this one's."""
+
+    def __init__(self, count, *names):
+        spawned = multiprocessing.get_context("spawn")
+        self.pipes, self.processes = [], []
+        for _ in range(count):
+            mine, theirs = spawned.Pipe()
+            process = spawned.Process(target=beside, args=(theirs, *names), daemon=True)
+            process.start()
+            self.pipes.append(mine)
+            self.processes.append(process)
+        for pipe in self.pipes:
+            pipe.recv()
+
+    def together(self, step, wanted):
+        """Seconds of one step if all loops' steps are counted, while all of them run at once."""
+        for pipe in self.pipes:
+            pipe.send(wanted)
+        rates = [1 / seconds(step, wanted)]
+        return 1 / sum(rates + [1 / pipe.recv() for pipe in self.pipes])
+
+    def close(self):
+        for pipe, process in zip(self.pipes, self.processes, strict=True):
+            pipe.send(None)
+            process.join()
+
+
+def forget_peak():
+    """Give freed memory back, and begin the process's peak anew."""
+    gc.collect()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_gib(device):
+    """The most memory since `forget_peak`, or since the process began where the system cannot forget."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**30
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 2**20 for line in lines if line.startswith("VmHWM"))
+
+
+def measured(model_name, work_name, wanted, device, turn_count):
+    build, make = MODELS[model_name]
+    work = WORKS[work_name][0]
     columns, labels = make()
     test = rows(columns, slice(0, 20))
     parts = np.split(np.arange(CLIENTS * SIZE), CLIENTS)
     held = data.from_arrays(columns, labels, test, labels[:20], parts, classes=int(labels.max()) + 1)
     timeline = timelines.uniform(CLIENTS, K, 100_000, seed=0)
-    torch.manual_seed(0)
-    model = build()
+    threads = torch.get_num_threads()
+    forget_peak()
     run = kasync.simulate(
-        model, held, rules.fedbuff(0.01), timeline, work, device=device, evaluate_every=10**6, hold="auto"
+        sized(build), held, rules.fedbuff(0.01), timeline, work, device=device, evaluate_every=10**6, hold="auto"
     )
     records = iter(run)
-    tensors = held.tensors(device)
-    plain = [
-        Bare(sized(build).to(device), tensors.inputs, tensors.labels, batches, optimizer),
-        Bare(sized(build).to(device), tensors.inputs, tensors.labels, batches, optimizer, K * BATCH),
-    ]
-    threads = torch.get_num_threads()
-    turns = {"kasync": [], "bare": [], "floor": []}
     next(records)
-    for _ in range(TURNS):
-        turns["kasync"].append(seconds(lambda: next(records), wanted))
-        torch.set_num_threads(1)
-        turns["bare"].append(seconds(plain[0].step, wanted))
-        torch.set_num_threads(threads)
-        turns["floor"].append(seconds(lambda: plain[1].step(1), wanted))
-    found = {name: statistics.median(values) for name, values in turns.items()}
-    return run, found
+    turns = {"kasync": [seconds(lambda: next(records), wanted)], "bare": [], "all": [], "floor": []}
+    peak = peak_gib(device)
+    bare, floor = (bare_loop(model_name, work_name, device, samples) for samples in (BATCH, K * BATCH))
+    with ExitStack() as stack:
+        others = Others(threads - 1 if device == "cpu" else 0, model_name, work_name)
+        stack.callback(others.close)
+        for turn in range(turn_count):
+            if turn:
+                turns["kasync"].append(seconds(lambda: next(records), wanted))
+            torch.set_num_threads(1)
+            turns["bare"].append(seconds(bare.step, wanted))
+            turns["all"].append(others.together(bare.step, wanted))
+            torch.set_num_threads(threads)
+            turns["floor"].append(seconds(lambda: floor.step(1), wanted))
+    return run, {name: statistics.median(values) for name, values in turns.items()}, peak
 
 
 def sized(build):
@@ -174,27 +243,26 @@ def sized(build):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", nargs="*", default=[name for name in MODELS if name != "vit 768x12"])
+    parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--works", nargs="*", default=list(WORKS), choices=list(WORKS))
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
     print(f"{torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}")
-    print("| model | parameters | work | backend | ms a step | over the bare loop | over centralised | peak GiB |")
-    print("|---|---|---|---|---|---|---|---|")
+    titles = ("model", "parameters", "work", "backend", "ms a step", "over the bare loop", "ceiling", "share of it",
+              "over centralised", "peak GiB")  # fmt: skip
+    print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
     for name in given.models:
         for work in given.works:
-            run, found = measured(name, work, given.seconds, given.device)
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-            if given.device == "cuda":
-                peak = torch.cuda.max_memory_allocated() / 2**30
+            run, found, peak = measured(name, work, given.seconds, given.device, given.turns)
+            ratio, ceiling = found["bare"] / found["kasync"], found["bare"] / found["all"]
             print(
-                f"| {name} | {len(run.params):,} | {work} | {run.backend} | {1000 * found['kasync']:.1f} "
-                f"| {found['bare'] / found['kasync']:.2f} | {found['floor'] / found['kasync']:.2f} | {peak:.2f} |",
+                f"| {name} | {len(run.params):,} | {work} | {run.backend} | {1000 * found['kasync']:.1f} | {ratio:.2f} "
+                f"| {ceiling:.2f} | {ratio / ceiling:.2f} | {found['floor'] / found['kasync']:.2f} | {peak:.2f} |",
                 flush=True,
             )
             del run
-            gc.collect()
 
 
 if __name__ == "__main__":

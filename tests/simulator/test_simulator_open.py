@@ -367,6 +367,79 @@ def test_a_loss_of_model_and_batch_may_be_anything():
     assert runs[0].latest.accuracy is not None
 
 
+def test_a_loss_may_read_outputs_that_no_accuracy_is_made_of():
+    """Pairs, a single score for two classes, whole numbers as marks: the accuracy is left out, and nothing fails."""
+
+    class Pair(nn.Linear):
+        def forward(self, x):
+            return super().forward(x), x
+
+    def of_pair(model, batch):
+        return functional.cross_entropy(model(batch["inputs"])[0], batch["labels"], reduction="none")
+
+    def of_marks(outputs, labels):
+        entropy = functional.binary_cross_entropy_with_logits
+        return entropy(outputs.view(len(labels), -1), labels.view(len(labels), -1).float(), reduction="none").mean(1)
+
+    made, one = marks(), pairs()
+    thirds, tests = np.array_split(np.arange(80), CLIENTS), made.test.labels.astype(int)
+    whole = data.from_arrays(made.train.inputs, made.train.labels.astype(int), made.test.inputs, tests, thirds)
+    x, y = one.train.inputs[:80], one.train.labels[:80]
+    two = data.from_arrays(x, y % 2, one.test.inputs, one.test.labels % 2, thirds)
+    for model, held, loss in [
+        (Pair(FEATURES, CLASSES), pairs(), of_pair),
+        (nn.Linear(FEATURES, CLASSES), whole, of_marks),
+        (nn.Linear(FEATURES, 1), two, of_marks),
+    ]:
+        *_, last = simulate(model, held, rules.fedbuff(0.5), TIMELINE, Gradient(4), loss=loss)
+        assert last.accuracy is None
+        assert np.isfinite(last.test_loss)
+
+
+def test_classes_may_lie_on_the_second_axis_as_pytorch_has_them():
+    """A small segmentation: [N, C, H, W] against [N, H, W] is the same run as [N, H, W, C]."""
+
+    class Last(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x):
+            return self.inner(x).permute(0, 2, 3, 1)
+
+    draw = np.random.default_rng(3)
+    x, y = draw.random((60, 2, 6, 5)), draw.integers(0, 3, (60, 6, 5))
+    held = data.from_arrays(x[:48], y[:48], x[48:], y[48:], np.arange(48).reshape(12, 4), classes=3)
+    runs = []
+    for wrap in (lambda inner: inner, Last):
+        model = wrap(seeded(partial(nn.Conv2d, 2, 3, 3, padding=1)))
+        run = simulate(model, held, rules.fedbuff(0.5), TIMELINE, Gradient(4), backend="loop")
+        runs.append((list(run)[-1], run.params))
+    torch.testing.assert_close(runs[0][1], runs[1][1])
+    assert runs[0][0].accuracy == runs[1][0].accuracy > 0
+    assert runs[0][0].test_loss == pytest.approx(runs[1][0].test_loss)
+
+
+@pytest.mark.parametrize("work", ["gradient", "one epoch of AdamW"])
+def test_an_embedding_with_sparse_gradients_trains_like_a_dense_one(work):
+    def network(sparse):
+        return nn.Sequential(nn.Embedding(TOKENS, 4, sparse=sparse), nn.Linear(4, TOKENS))
+
+    runs = [
+        simulate(seeded(partial(network, sparse)), texts(), rules.fedbuff(0.5), TIMELINE, WORKS[work], backend="loop")
+        for sparse in (True, False)
+    ]
+    for run in runs:
+        list(run)
+    torch.testing.assert_close(runs[0].params, runs[1].params)
+
+
+@pytest.mark.parametrize("metric", [lambda outputs, labels: 1 / 0, lambda outputs, labels: outputs])
+def test_a_metric_that_fails_is_named(metric):
+    with pytest.raises(UserError, match=r"metrics\['share'\] fails on the test set's outputs \(30, 4\)"):
+        list(simulate(mlp(), pairs(), rules.fedbuff(0.5), TIMELINE, Gradient(4), metrics={"share": metric}))
+
+
 def test_metrics_of_the_user_stand_in_the_records():
     def error(outputs, labels):
         return (outputs.argmax(1) != labels).double().mean()
@@ -464,6 +537,7 @@ IDENTITIES = [
     lambda: {"model": nn.Sequential(nn.Linear(FEATURES, 4), nn.Tanh(), nn.Linear(4, CLASSES))},
     lambda: {"work": Local(4, steps=2, lr=0.05, momentum=0.9)},
     lambda: {"precision": "bfloat16"},
+    lambda: {"metrics": {"share": lambda outputs, labels: outputs.mean()}},
     lambda: {"backend": "loop"},
     lambda: {"buffers": "frozen"},
     lambda: {"seed": 1},
@@ -479,6 +553,7 @@ def test_a_checkpoint_of_another_run_is_refused(change, tmp_path):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(FEATURES, 4), nn.ReLU(), nn.Linear(4, CLASSES))
     given = {"model": model, "loss": scaled_loss(1.0), "work": LocalSGD(2, 0.05, 4)}
+    given["metrics"] = {"share": lambda outputs, labels: outputs.sum()}
     settings = {"data": pairs(), "rule": rules.fedbuff(0.5), "timeline": TIMELINE, "checkpoint_every": 0.0}
     list(simulate(**given, **settings, checkpoint=tmp_path / "run"))
     other = IDENTITIES[change]()

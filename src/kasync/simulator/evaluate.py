@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from kasync.work.clients import Clients
 from kasync.work.loop import Sent
 from kasync.work.objective import Inputs, columns, correct, taken
 from kasync.work.stacks import StackedChain
+from kasync.work.trial import first_line, out_of_memory
 
 SIZES = {"cpu": 250, "cuda": 5000}  # samples at once
 STACKED = 20_000  # samples at once for a stack of runs, all runs' together
@@ -69,8 +71,22 @@ def evaluate(clients: Clients, sent: Sent) -> Evaluation:
     for name, metric in objective.metrics.items():
         batch = columns(data.test_inputs, data.test_labels)
         wanted = data.test_labels if data.test_labels is not None else batch
-        metrics[name] = float(metric(outputs, wanted))
+        metrics[name] = _measured(name, metric, outputs, wanted)
     return Evaluation(accuracy, loss, metrics)
+
+
+def _measured(name: str, metric: Callable[..., Any], outputs: Tensor | None, wanted: Any) -> float:
+    """A metric of the user's, which gives one number."""
+    try:
+        return float(metric(outputs, wanted))
+    except Exception as problem:
+        if out_of_memory(problem):
+            raise
+        shape = None if outputs is None else tuple(outputs.shape)
+        raise UserError(
+            f"metrics[{name!r}] fails on the test set's outputs {shape} ({first_line(problem)}): give a function of "
+            "outputs and labels that returns one number."
+        ) from problem
 
 
 def scored(
@@ -86,7 +102,7 @@ def scored(
         chosen = taken(inputs, rows)
         with torch.no_grad():
             outputs, losses = clients.losses(sent, chosen, wanted)
-            if outputs is None and (keep or clients.objective.classes):
+            if outputs is None and clients.answers and (keep or clients.objective.classes):
                 outputs = clients.outputs(sent, chosen)
             count = len(first[rows])
             losses = losses.double().expand(count) if losses.dim() == 0 else losses.double()

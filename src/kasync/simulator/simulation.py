@@ -24,7 +24,6 @@ from kasync.faults import Fault, struck
 from kasync.faults.kinds import listed
 from kasync.faults.spoilers import Spoilers
 from kasync.optimizers import PREFIX
-from kasync.simulator import border
 from kasync.simulator.evaluate import Evaluation, PerClient, evaluate, per_client
 from kasync.simulator.graph import CapturedRun
 from kasync.simulator.inputs import Inputs
@@ -33,13 +32,14 @@ from kasync.simulator.plan import Plan
 from kasync.simulator.progress import Progress
 from kasync.simulator.records import METRIC, History, Record
 from kasync.simulator.run import CHUNK, Carried, Run, new_store
+from kasync.simulator.validation import check
 from kasync.timelines import Timeline
 from kasync.work import Gradient, Work
 from kasync.work.batches import Batches
-from kasync.work.clients import Clients, out_of_memory
+from kasync.work.clients import Clients
 from kasync.work.loop import flat_parameters
 from kasync.work.objective import Loss, Objective
-from kasync.work.trial import Traits, sharing, tried
+from kasync.work.trial import Traits, first_line, out_of_memory, sharing, tried
 
 FIRST_CHECKPOINT = 5.0  # seconds: what is killed early loses little
 
@@ -82,7 +82,10 @@ def simulate(
     checkpoint   a file; a run that was killed continues from it and yields the same records as one that was not
     """
     work = work if work is not None else Gradient(8)
-    border.check(model, data, rule, timeline, work, seed, device, evaluate_every, checkpoint_every, buffers, precision)
+    check(
+        model, data, rule, timeline, work, seed, device, evaluate_every, checkpoint_every, buffers, precision, metrics,
+        checkpoint
+    )  # fmt: skip
     wrong = listed(faults)
     plan = Plan(struck(timeline, wrong, seed), staleness)
     spoilers, read = Spoilers.of(wrong, data, timeline.population, seed)
@@ -133,12 +136,33 @@ def _measured(clients: Clients, batches: Batches, plan: Plan) -> int:
     rows = clients.draw(client, 0, 1)[0]
     rows = np.resize(rows, batches.batch_size)  # as long as a batch can be
     try:
+        _try_smallest(clients, batches, plan)
         return clients.new_bench().measure(clients.data.inputs, clients.data.labels, torch.from_numpy(rows))
     except (RuntimeError, MemoryError) as problem:
         if not out_of_memory(problem):
             raise
     free = size(available(str(clients.data.indices.device)))
     raise UserError(f"one mini-batch of this model does not fit into {free}: use a smaller batch_size or model.")
+
+
+def _try_smallest(clients: Clients, batches: Batches, plan: Plan) -> None:
+    """Refuse a model that fails on a mini-batch of one sample, as batch norm does, where a client has such ones."""
+    present = np.unique(plan.timeline.clients)
+    alone = present[batches.smallest(present) == 1]
+    if not len(alone):
+        return
+    client = int(alone[0])
+    row = batches.indices[batches.offsets[client] : batches.offsets[client] + 1].astype(np.int64)
+    try:
+        clients.new_bench().measure(clients.data.inputs, clients.data.labels, torch.from_numpy(row))
+    except Exception as problem:
+        if out_of_memory(problem):
+            raise
+        raise UserError(
+            f"the model fails on a mini-batch of one sample ({first_line(problem)}), which {len(alone)} clients have, "
+            f"client {client} first: choose another batch_size, leave such clients out of the timeline, or take group "
+            "norm instead of batch norm."
+        ) from problem
 
 
 def _store(memory: Memory, plan: Plan, params: Tensor) -> Tensor:
@@ -349,7 +373,7 @@ def _identity(
             "data": f"{data.name} scaled {data.scale} {_content(data)}",
             "rule": f"{rule.name} with lr {rule.lr} {fingerprint.of(rule)}",
             "loss": fingerprint.of(objective.loss),
-            "metrics": " ".join(sorted(objective.metrics)),
+            "metrics": " ".join(f"{name} {fingerprint.of(each)}" for name, each in sorted(objective.metrics.items())),
             "timeline": plan.timeline.fingerprint()[:16],
             "staleness": plan.semantics,
             "work": f"{work!r} with {', '.join(map(repr, faults)) or 'no faults'} {fingerprint.of(work, faults)}",

@@ -52,6 +52,14 @@ class Batches:
         sizes = self.offsets[np.asarray(clients) + 1] - self.offsets[clients]
         return sizes if self.work.steps is None else np.minimum(sizes, self.work.batch_size)
 
+    def smallest(self, clients: NDArray[np.integer]) -> NDArray[np.int64]:
+        """[n] samples in the smallest mini-batch of each client."""
+        sizes = self.offsets[clients + 1] - self.offsets[clients]
+        if self.work.steps is not None:
+            return np.minimum(sizes, self.batch_size)
+        left = sizes % self.batch_size
+        return np.where(left == 0, self.batch_size, left)
+
     def _epochs(self, client: int, visit: int, steps: int | None) -> list[NDArray[np.int64]]:
         mine = self.indices[self.offsets[client] : self.offsets[client + 1]].astype(np.int64)
         per_epoch = -(-len(mine) // self.batch_size)

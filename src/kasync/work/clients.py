@@ -27,7 +27,7 @@ from kasync.work.loop import Bench, Brought, Sent, Visit
 from kasync.work.objective import Inputs, Objective, plain
 from kasync.work.protocol import Gradient, Local, Work
 from kasync.work.stacks import StackedChain
-from kasync.work.trial import Traits
+from kasync.work.trial import Traits, first_line, out_of_memory
 from kasync.work.vmap import Vectorised
 
 MOST = 10  # clients at once; fixed, so that results do not depend on the number of cores
@@ -127,6 +127,7 @@ class Clients:
     new_bench: Callable[[], Bench]
     draw: Draw
     draws: bool = False  # whether the model draws random numbers
+    answers: bool = True  # whether it makes a tensor of the inputs
     threads: int = 1  # that work side by side; one where the device does it
     pool: ThreadPoolExecutor | None = None
     room: Room = field(default_factory=lambda: Room(1))
@@ -163,8 +164,9 @@ class Clients:
 
         room = Room(threads)
         return cls(
-            name, machine, separate, tensors, objective, work, new_bench, draw, traits.draws, threads, pool, room
-        )
+            name, machine, separate, tensors, objective, work, new_bench, draw, traits.draws, traits.answers, threads,
+            pool, room
+        )  # fmt: skip
 
     @property
     def bench(self) -> Bench:
@@ -303,21 +305,11 @@ class Clients:
         return torch.stack(losses).mean(0)
 
 
-def out_of_memory(problem: BaseException) -> bool:
-    """Whether this error says that memory ran out, on a device or at the host."""
-    if isinstance(problem, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(problem, RuntimeError) and any(
-        words in str(problem) for words in ("can't allocate memory", "not enough memory", "out of memory")
-    )
-
-
 def _failed(piece: Visit, problem: Exception) -> Exception:
     if isinstance(problem, UserError):
         return problem
-    reason = (str(problem).splitlines() or [""])[0]
     sizes = sorted({len(rows) for rows in piece.samples})
     return UserError(
         f"the work of client {piece.client} on its visit {piece.number} failed with mini-batches of {sizes} samples "
-        f"({type(problem).__name__}: {reason}): change the model, the data or the work."
+        f"({type(problem).__name__}: {first_line(problem)}): change the model, the data or the work."
     )

@@ -218,11 +218,7 @@ class Bench:
             self.objective.mean(self.model, *batch)
         vectors = 3  # the bench's own, the gradients by array, and one in one piece
         if isinstance(self.work, Local):
-            trial = nn.Parameter(torch.zeros(8))
-            trial.grad = torch.zeros(8)
-            optimizer = self.work.made([trial])
-            optimizer.step()
-            vectors += sum(torch.is_tensor(value) and value.numel() >= 8 for value in optimizer.state[trial].values())
+            vectors += self.work.state_vectors
         return int(1.25 * sum(saved.values())) + vectors * self.flat.numel() * self.flat.element_size()
 
     def _batch(self, visit: Visit, number: int, inputs: Inputs, labels: Tensor | None) -> tuple[Inputs, Tensor | None]:
@@ -234,11 +230,11 @@ class Bench:
         loss = self.objective.mean(self.model, *batch)
         found = torch.autograd.grad(loss, self.params, allow_unused=True)
         with torch.no_grad():
-            if all(each is not None for each in found):
+            if all(each is not None and not each.is_sparse for each in found):
                 torch._foreach_copy_(list(places), found)
             else:
                 for place, each in zip(places, found, strict=True):
-                    place.zero_() if each is None else place.copy_(each)
+                    place.zero_() if each is None else place.copy_(each.to_dense() if each.is_sparse else each)
         return loss.detach()
 
     def _local(

@@ -88,13 +88,19 @@ def taken(inputs: Inputs, rows: Any) -> Inputs:
     return inputs[rows] if isinstance(inputs, Tensor) else {name: column[rows] for name, column in inputs.items()}
 
 
-def plain(outputs: Any) -> Tensor:
+def tensor_in(outputs: Any) -> Tensor | None:
     """The tensor that a loss reads: the output itself, or the logits of a model that names its outputs."""
     if isinstance(outputs, Tensor):
         return outputs
     logits = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
-    if isinstance(logits, Tensor):
-        return logits
+    return logits if isinstance(logits, Tensor) else None
+
+
+def plain(outputs: Any) -> Tensor:
+    """The tensor that a loss reads; refuse outputs that have none."""
+    found = tensor_in(outputs)
+    if found is not None:
+        return found
     raise UserError(
         f"the model returns a {type(outputs).__name__}, which no loss of outputs and labels reads: return a tensor or "
         "a dict with 'logits', or give loss=f with f(model, batch)."
@@ -112,10 +118,21 @@ def default_loss(data: FederatedData) -> Loss:
 
 
 def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """[n] of outputs [n, ..., classes] against labels [n, ...], meaned over a sample's labels that are not -100."""
+    """[n] of the scores of each class against labels [n, ...], meaned over a sample's labels that are not -100.
+
+    Outputs are [n, ..., classes], or [n, classes, ...] as PyTorch's own cross-entropy has them.
+    """
     if labels.dim() == 1:
         return functional.cross_entropy(outputs, labels, reduction="none")
-    losses = functional.cross_entropy(outputs.flatten(0, -2), labels.flatten(), reduction="none").view(len(labels), -1)
+    scores = scores_in(outputs, labels)
+    if scores is None:
+        marks = ", or pass the labels as bool if each is a mark of its own" if outputs.shape == labels.shape else ""
+        raise UserError(
+            f"the model gives outputs of shape {tuple(outputs.shape[1:])} for labels of shape "
+            f"{tuple(labels.shape[1:])}, a class each: give {tuple(labels.shape[1:])} and one more for the "
+            f"classes{marks}."
+        )
+    losses = functional.cross_entropy(scores.flatten(0, -2), labels.flatten(), reduction="none").view(len(labels), -1)
     counted = (labels != IGNORED).flatten(1).sum(1)
     return losses.sum(1) / counted.clamp(min=1)
 
@@ -133,6 +150,15 @@ def squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
     return (_same(outputs, labels) - labels).square().reshape(len(labels), -1).mean(1)
 
 
+def scores_in(outputs: Tensor, labels: Tensor) -> Tensor | None:
+    """The outputs as [n, ..., classes] for labels [n, ...]; None where they are no scores of classes."""
+    if outputs.shape[:-1] == labels.shape:
+        return outputs
+    if outputs.dim() == labels.dim() + 1 and (outputs.shape[0], *outputs.shape[2:]) == tuple(labels.shape):
+        return outputs.movedim(1, -1)
+    return None
+
+
 def _same(outputs: Tensor, labels: Tensor) -> Tensor:
     """The outputs in the shape of the labels, where one is missing at the end."""
     if outputs.shape == labels.shape:
@@ -146,15 +172,24 @@ def _same(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def correct(outputs: Tensor, labels: Tensor | None, classes: int) -> Tensor:
-    """[n] float64, the share of each sample's labels that are right; NaN where nothing is a class."""
+    """[n] float64, the share of each sample's labels that are right.
+
+    NaN where nothing is a class, or where the outputs are no scores: one for each class, or for each mark.
+    """
+    nothing = torch.full((len(outputs),), torch.nan, dtype=torch.float64, device=outputs.device)
     if labels is None or labels.is_floating_point() or (labels.dtype != torch.bool and not classes):
-        return torch.full((len(outputs),), torch.nan, dtype=torch.float64, device=outputs.device)
+        return nothing
     if labels.dtype == torch.bool:
+        if outputs.shape not in (labels.shape, (*labels.shape, 1)):
+            return nothing
         return ((_same(outputs, labels) > 0) == labels).double().reshape(len(labels), -1).mean(1)
+    scores = scores_in(outputs, labels)
+    if scores is None or scores.shape[-1] < classes:
+        return nothing
     if labels.dim() == 1:
-        return (outputs.argmax(1) == labels).double()
+        return (scores.argmax(1) == labels).double()
     counted = labels != IGNORED
-    right = ((outputs.argmax(-1) == labels) & counted).flatten(1).sum(1)
+    right = ((scores.argmax(-1) == labels) & counted).flatten(1).sum(1)
     return right.double() / counted.flatten(1).sum(1).clamp(min=1)
 
 

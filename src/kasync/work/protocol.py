@@ -9,6 +9,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -140,15 +141,32 @@ class Local(Work):
         checks.at_least("proximal", self.proximal, 0.0)
         if self.clip is not None:
             checks.above("clip", self.clip, 0.0)
-        try:
-            made = self.made([torch.zeros(1, requires_grad=True)])
-        except MemoryError:
-            raise
-        except Exception as problem:
-            reason = (str(problem).splitlines() or [type(problem).__name__])[0]
-            raise UserError(f"optimizer = {_named(self.optimizer)} cannot be made ({reason}): change it.") from None
-        if "closure" in inspect.signature(made.step).parameters and isinstance(made, torch.optim.LBFGS):
-            raise UserError("optimizer = LBFGS evaluates the loss several times: write it as a training loop of yours.")
+        self.state_vectors  # noqa: B018 - refuses an optimiser that cannot step
+
+    @cached_property
+    def state_vectors(self) -> int:
+        """Arrays as long as the parameters that the optimiser keeps, seen on a step of a small array."""
+        problem: Exception | None = None
+        for shape in ((8,), (8, 8)):  # some optimisers take matrices only
+            trial = nn.Parameter(torch.zeros(shape))
+            trial.grad = torch.zeros(shape)
+            try:
+                made = self.made([trial])
+                if isinstance(made, torch.optim.LBFGS):
+                    raise UserError(
+                        "optimizer = LBFGS evaluates the loss several times: write it as a training loop of yours."
+                    )
+                made.step()
+            except (MemoryError, UserError):
+                raise
+            except Exception as found:
+                problem = problem or found
+                continue
+            kept = [value for value in made.state[trial].values() if torch.is_tensor(value)]
+            return sum(value.numel() >= trial.numel() for value in kept)
+        assert problem is not None
+        reason = (str(problem).splitlines() or [type(problem).__name__])[0]
+        raise UserError(f"optimizer = {_named(self.optimizer)} cannot be used ({reason}): change it.") from None
 
     @property
     def vectorised(self) -> bool:  # type: ignore[override]

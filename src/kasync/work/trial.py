@@ -11,42 +11,53 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from kasync.data.federated import FederatedTensors
 from kasync.errors import UserError
-from kasync.work.objective import Inputs, Objective, plain, taken
+from kasync.work.objective import Inputs, Objective, cross_entropy, plain, scores_in, taken, tensor_in
+from kasync.work.protocol import Local, Work
 
 CHANCE = threading.Lock()  # PyTorch has one generator for all threads: who draws holds this
 
 
 @dataclass(frozen=True, eq=False)
 class Traits:
-    """What one forward pass in training mode shows of a model: buffers that it changes, and whether it draws."""
+    """What one forward pass in training mode shows of a model."""
 
-    changed: tuple[str, ...]  # names of buffers
-    draws: bool
+    changed: tuple[str, ...]  # names of the buffers that it changes
+    draws: bool  # random numbers
+    answers: bool = True  # whether it makes a tensor of the inputs, which accuracy and metrics read
 
     @classmethod
-    def of(cls, model: nn.Module, run: Callable[[nn.Module], Any]) -> Traits:
+    def of(cls, model: nn.Module, run: Callable[[nn.Module], bool]) -> Traits:
         """Run a copy of the model once, so that nothing of the user's is touched."""
         trial = sharing(model)
         trial.train()
         before = {name: buffer.clone() for name, buffer in trial.named_buffers()}
         with CHANCE, untouched(trial) as generators:
             states = [generator.get_state() for generator in generators]
-            run(trial)
+            answers = run(trial)
             draws = any(
                 not torch.equal(state, generator.get_state())
                 for state, generator in zip(states, generators, strict=True)
             )
         changed = tuple(name for name, buffer in trial.named_buffers() if not torch.equal(before[name], buffer))
-        return cls(changed, draws)
+        return cls(changed, draws, answers)
 
 
 def sharing(model: nn.Module) -> nn.Module:
     """A copy of the model that shares what is frozen, which may be most of it."""
     memo = {id(value): value for value in model.parameters() if not value.requires_grad}
-    made = copy.deepcopy(model, memo)
+    try:
+        made = copy.deepcopy(model, memo)
+    except (RuntimeError, TypeError) as problem:
+        if out_of_memory(problem):
+            raise
+        raise UserError(
+            f"the model cannot be copied ({first_line(problem)}): keep only parameters, buffers and settings in it, "
+            "and use torch.nn.utils.parametrizations for weights that are computed."
+        ) from problem
     for parameter in made.parameters():
         parameter.grad = None
     return made
@@ -71,8 +82,27 @@ def untouched(model: nn.Module) -> Iterator[list[torch.Generator]]:
             generator.set_state(state)
 
 
+def out_of_memory(problem: BaseException) -> bool:
+    """Whether this error says that memory ran out, on a device or at the host."""
+    if isinstance(problem, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(problem, RuntimeError) and any(
+        words in str(problem) for words in ("can't allocate memory", "not enough memory", "out of memory")
+    )
+
+
+def first_line(problem: BaseException) -> str:
+    """What an error says, in one line."""
+    return (str(problem).splitlines() or [type(problem).__name__])[0]
+
+
 def refuse_empty(model: nn.Module) -> None:
-    """Refuse a model in which nothing is trained."""
+    """Refuse what is no model, and one in which nothing is trained."""
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model is a {type(model).__name__}: pass a torch.nn.Module, as models.lenet() makes one.")
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, UninitializedParameter):
+            raise UserError(f"the model's {name} has no shape yet: call the model once on a batch of the data before.")
     if not list(model.parameters()):
         raise UserError("the model has no parameters: there is nothing to train.")
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -89,14 +119,15 @@ def tried(model: nn.Module, data: FederatedTensors, objective: Objective) -> Tra
     labels = None if data.test_labels is None else data.test_labels[rows]
     held: list[Tensor] = []
 
-    def run(trial: nn.Module) -> None:
+    def run(trial: nn.Module) -> bool:
         with torch.no_grad():
             if objective.whole:
-                held.append(_loss_of(lambda: objective.losses(trial, inputs, labels)))
-                return
+                held.append(_loss_of(lambda: objective.losses(trial, inputs, labels), objective))
+                return _answers(trial, objective, inputs)
             outputs = plain(_outputs_of(trial, objective, inputs))
             _check_outputs(outputs, labels, objective)
-            held.append(_loss_of(lambda: objective.loss(outputs, labels)))
+            held.append(_loss_of(lambda: objective.loss(outputs, labels), objective))
+            return True
 
     traits = Traits.of(model, run)
     count = len(taken(next(iter(inputs.values())) if isinstance(inputs, dict) else inputs, rows))  # type: ignore[arg-type]
@@ -105,7 +136,36 @@ def tried(model: nn.Module, data: FederatedTensors, objective: Objective) -> Tra
         raise UserError(
             f"the loss returns shape {tuple(held[0].shape)} for {count} samples: return one each (reduction='none')."
         )
+    if objective.metrics and not traits.answers:
+        raise UserError(
+            f"metrics = {sorted(objective.metrics)}: model(inputs) gives no tensor of outputs that they could read; "
+            "leave them out, or let the model return a tensor or a dict with 'logits'."
+        )
     return traits
+
+
+def refuse_optimizer(model: nn.Module, work: Work) -> None:
+    """Refuse an optimiser of local work that does not take this model's parameters."""
+    if not isinstance(work, Local) or work.elementwise:
+        return
+    try:
+        work.made([parameter for parameter in model.parameters() if parameter.requires_grad])
+    except Exception as problem:
+        if out_of_memory(problem):
+            raise
+        raise UserError(
+            f"the optimizer of {work!r} does not take the model's parameters ({first_line(problem)}): choose another."
+        ) from problem
+
+
+def _answers(model: nn.Module, objective: Objective, inputs: Inputs) -> bool:
+    """Whether the model, whose loss is a function of model and batch, also makes a tensor of the inputs alone."""
+    try:
+        return tensor_in(objective.outputs(model, inputs)) is not None
+    except Exception as problem:
+        if out_of_memory(problem):
+            raise
+        return False
 
 
 def _outputs_of(model: nn.Module, objective: Objective, inputs: Inputs) -> Any:
@@ -116,9 +176,11 @@ def _outputs_of(model: nn.Module, objective: Objective, inputs: Inputs) -> Any:
     except Exception as problem:
         first = inputs if isinstance(inputs, Tensor) else {name: tuple(each.shape[1:]) for name, each in inputs.items()}
         shape = tuple(first.shape[1:]) if isinstance(first, Tensor) else first
-        reason = (str(problem).splitlines() or [type(problem).__name__])[0]
+        remedy = "choose another"
+        if any(each.dtype == torch.uint8 for each in ([inputs] if isinstance(inputs, Tensor) else inputs.values())):
+            remedy += ", or give the data scale='none' where bytes are tokens and not pixels"
         raise UserError(
-            f"the model does not take the data's inputs of shape {shape} ({reason}): choose another."
+            f"the model does not take the data's inputs of shape {shape} ({first_line(problem)}): {remedy}."
         ) from problem
 
 
@@ -126,21 +188,26 @@ def _check_outputs(outputs: Tensor, labels: Tensor | None, objective: Objective)
     classes = objective.classes
     if labels is None or not classes or labels.is_floating_point() or labels.dtype == torch.bool:
         return
-    axis = 1 if labels.dim() == 1 else -1
-    if outputs.dim() < 2 or outputs.shape[axis] < classes:
+    scores = scores_in(outputs, labels)
+    if scores is None and (labels.dim() > 1 or objective.loss is not cross_entropy):
+        return  # the loss says itself what it takes
+    width = 0 if scores is None else scores.shape[-1]
+    if width < classes and (objective.loss is cross_entropy or width > 1):  # one score may stand for two classes
         raise UserError(
             f"the model's outputs have shape {tuple(outputs.shape[1:])} for {classes} classes: give one for each."
         )
 
 
-def _loss_of(call: Any) -> Tensor:
+def _loss_of(call: Callable[[], Any], objective: Objective) -> Tensor:
     try:
         losses = call()
     except UserError:
         raise
     except Exception as problem:
-        reason = (str(problem).splitlines() or [type(problem).__name__])[0]
-        raise UserError(f"the loss fails on two samples ({reason}): check it.") from problem
+        if out_of_memory(problem):
+            raise
+        hint = "" if objective.whole else ", or call its first parameter 'model' if it takes model and batch"
+        raise UserError(f"the loss fails on two samples ({first_line(problem)}): check it{hint}.") from problem
     if not isinstance(losses, Tensor):
         raise UserError(f"the loss returns a {type(losses).__name__}: return a tensor with the loss of each sample.")
     return losses

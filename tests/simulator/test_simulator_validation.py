@@ -1,13 +1,14 @@
-"""Is what cannot work refused on the call, before any work, in one sentence that names it?"""
+"""What cannot work is refused on the call, before any work, in one sentence that names it."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from small_worlds import CLASSES, CLIENTS, FEATURES, Residual, mlp, vectors
 from torch import nn
 
-from kasync import Gradient, LocalSGD, models, rules, simulate, timelines
+from kasync import Gradient, Local, LocalSGD, models, rules, simulate, timelines
 from kasync.data.federated import from_arrays
 from kasync.timelines import Timeline
 
@@ -41,6 +42,31 @@ def untested():
     return from_arrays(x, y, x[:0], y[:0], [np.arange(3)] * CLIENTS, classes=CLASSES)
 
 
+def with_a_computed_weight():
+    """A layer that holds a tensor made of its parameters, as the older weight norm of PyTorch does."""
+    layer = nn.Linear(FEATURES, CLASSES)
+    layer.computed = 2 * layer.weight
+    return layer
+
+
+def loss_of_pair(model, batch):
+    return nn.functional.cross_entropy(model(batch["inputs"])[0], batch["labels"], reduction="none")
+
+
+def shared_out(x, y):
+    return from_arrays(x[:48], y[:48], x[48:], y[48:], np.arange(48).reshape(CLIENTS, 4))
+
+
+def several_classes():
+    draw = np.random.default_rng(0)
+    return shared_out(draw.normal(size=(60, FEATURES)), draw.integers(0, 2, (60, 3)))
+
+
+def bytes_as_tokens():
+    draw = np.random.default_rng(0)
+    return shared_out(draw.integers(0, 9, (60, 4)).astype(np.uint8), draw.integers(0, 2, 60))
+
+
 def recorded(clients, versions, population=CLIENTS):
     return Timeline(np.array(clients), np.array(versions), np.arange(1.0, len(clients) + 1), population)
 
@@ -64,6 +90,41 @@ REFUSED = {  # what is changed, and what the sentence must contain
         r"outputs of shape \(5,\) for labels of shape \(\)",
     ),
     "a model without parameters": ({"model": nn.Flatten()}, "no parameters"),
+    "a model that is a function": ({"model": lambda x: x}, "model is a function"),
+    "a layer without its shape": ({"model": nn.LazyLinear(CLASSES)}, "weight has no shape yet"),
+    "a model that cannot be copied": (
+        {"model": with_a_computed_weight()},
+        "cannot be copied",
+    ),
+    "arrays as data": ({"data": DATA.train.inputs}, "data is a ndarray: make federated data"),
+    "a list as timeline": ({"timeline": [[0, 1]]}, "timeline is a list"),
+    "metrics without names": ({"metrics": [len]}, "metrics: give a dict"),
+    "a metric that is a number": ({"metrics": {"f1": 1.0}}, "metrics: give a dict"),
+    "a metric of outputs that are not there": (
+        {"model": Pair(), "loss": loss_of_pair, "metrics": {"f1": len}},
+        r"metrics = \['f1'\].*no tensor of outputs",
+    ),
+    "a checkpoint that is a number": ({"checkpoint": 3}, "checkpoint = 3"),
+    "a loss with its first parameter misnamed": (
+        {"loss": lambda net, batch: net(batch).sum(1)},
+        "call its first parameter 'model'",
+    ),
+    "an optimiser that does not take the model": (
+        {"work": Local(4, steps=1, lr=0.1, optimizer=torch.optim.Muon)},
+        "does not take the model's parameters",
+    ),
+    "batch norm where a client has one sample": (
+        {"model": nn.Sequential(nn.BatchNorm1d(FEATURES), nn.Linear(FEATURES, CLASSES))},
+        r"fails on a mini-batch of one sample.*3 clients have, client 0 first",
+    ),
+    "several classes for outputs that are one": (
+        {"model": nn.Linear(FEATURES, 3), "data": several_classes()},
+        "pass the labels as bool",
+    ),
+    "bytes that are tokens": (
+        {"model": nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(12, 2)), "data": bytes_as_tokens()},
+        "scale='none'",
+    ),
     "gradients held for fedasync": ({"rule": rules.fedasync(0.5), "hold": "gradients"}, "hold='versions'"),
     "a device that does not exist": ({"device": "gpu"}, "gpu"),
     "a rule by its name": ({"rule": "wkafl"}, "rule"),
@@ -102,6 +163,9 @@ def test_what_cannot_work_is_refused_on_the_call_in_one_sentence(case):
         (lambda: LocalSGD(1, float("nan"), 4), "lr = nan"),
         (lambda: LocalSGD(1, float("inf"), 4), "lr = inf"),
         (lambda: LocalSGD(1, 0.1, -1), "batch_size = -1"),
+        (lambda: Local(4, steps=1, lr=0.1, optimizer=torch.optim.LBFGS), "LBFGS evaluates the loss several times"),
+        (lambda: Local(4, steps=1, lr=0.1, optimizer=torch.optim.SparseAdam), "SparseAdam cannot be used"),
+        (lambda: Local(4, steps=1, lr=0.1, optimizer=torch.optim.SGD, momentom=0.9), "momentom"),
         (lambda: timelines.uniform(3, 4, 5), "k is 4.*only 3 clients"),
         (lambda: timelines.uniform(3, 0, 5), "k is 0"),
         (lambda: rules.build("wkaf", lr=0.1), "did you mean 'wkafl'"),

@@ -1,7 +1,9 @@
-"""Everything that a person can get wrong in a call of simulate, looked at before work starts."""
+"""Validation of the arguments of simulate, before any work starts."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from kasync.timelines import Timeline
 from kasync.timelines.timeline import inconsistency
 from kasync.work import Gradient, Work
 from kasync.work.loop import BUFFERS
-from kasync.work.trial import refuse_empty
+from kasync.work.trial import refuse_empty, refuse_optimizer
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -33,8 +35,20 @@ def check(
     checkpoint_every: float,
     buffers: str,
     precision: str,
+    metrics: Any,
+    checkpoint: Any,
 ) -> None:
     """Refuse settings that are impossible, or that do not go together."""
+    refuse_empty(model)
+    if not isinstance(data, FederatedData):
+        raise UserError(
+            f"data is a {type(data).__name__}: make federated data of it with data.from_arrays, data.from_dataset or "
+            "data.federate, which say who holds what."
+        )
+    if not isinstance(timeline, Timeline):
+        raise UserError(
+            f"timeline is a {type(timeline).__name__}: make one, as in timelines.uniform(clients=100, k=10, steps=500)."
+        )
     if not isinstance(rule, Rule):
         raise UserError(
             f"rule = {getattr(rule, '__name__', rule)!r} is not a rule: make one, as in rules.wkafl(lr=0.01)."
@@ -52,7 +66,11 @@ def check(
         raise unknown("buffers", buffers, BUFFERS)
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
-    refuse_empty(model)
+    if metrics is not None and not (isinstance(metrics, Mapping) and all(map(callable, metrics.values()))):
+        raise UserError("metrics: give a dict {name: function of (outputs, labels)}.")
+    if not (checkpoint is None or isinstance(checkpoint, str | PathLike)):
+        raise UserError(f"checkpoint = {checkpoint!r}: name a file.")
+    refuse_optimizer(model, work)
     _check_device(device)
     fault = inconsistency(timeline)
     if fault:
@@ -68,13 +86,8 @@ def check(
     empty = int((data.sizes[np.unique(timeline.clients)] == 0).sum())
     if empty:
         raise UserError(f"{empty} clients of the timeline have no sample: partition the data so that each has one.")
-    if samples_in(data.test.inputs) == 0:
+    if len(data.test) == 0:
         raise UserError("the data has no test set: give at least one test sample.")
-
-
-def samples_in(inputs: Any) -> int:
-    """How many samples these columns have."""
-    return len(next(iter(inputs.values())) if isinstance(inputs, dict) else inputs)
 
 
 def _check_device(device: str) -> None:
