@@ -12,6 +12,8 @@ from latex2mathml.converter import convert
 
 FENCED = re.compile(r"(^```.*?^```|`[^`\n]+`)", re.DOTALL | re.MULTILINE)  # code, in which a dollar is a dollar
 FORMULA = re.compile(r"(?<![\\$\w])\$([^$\n]+)\$(?![\w$])")
+WORD = re.compile(r"formula0x([0-9a-f]+)x0")  # a formula until the page is HTML: Markdown takes MathML for a block
+ALONE = re.compile(rf"<p>\s*{WORD.pattern}\s*</p>")
 COMMANDS = "<!-- commands -->"  # where docs/cli.md wants the reference
 EXAMPLE = re.compile(r"^Example: `(.+)`$", re.MULTILINE)
 SETTING = re.compile(r"([A-Za-z_]\w*(?:, \w+)*) {2,}(\S.*)")  # `name   what it is`, as the docstrings lay it out
@@ -25,14 +27,28 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """The page with its formulas and commands filled in, its code untouched."""
+    """The page with its commands filled in and a word in the place of each formula, its code untouched."""
     pieces = FENCED.split(markdown)
-    filled = "".join(piece if place % 2 else FORMULA.sub(_mathml, piece) for place, piece in enumerate(pieces))
+    filled = "".join(piece if place % 2 else FORMULA.sub(_word, piece) for place, piece in enumerate(pieces))
     return filled.replace(COMMANDS, commands()) if COMMANDS in filled else filled
 
 
-def _mathml(found: re.Match[str]) -> str:
-    return convert(found[1]).replace("|", "&#124;")  # a bar would end a cell of a table
+def on_page_content(html: str, **_: Any) -> str:
+    """The page with the formulas in the places of their words; what is alone in its paragraph is displayed."""
+    html = ALONE.sub(lambda found: f'<p class="formula">{_mathml(found, "block")}</p>', html)
+    return WORD.sub(_mathml, html)
+
+
+def _word(found: re.Match[str]) -> str:
+    return f"formula0x{found[1].encode().hex()}x0"
+
+
+def _mathml(found: re.Match[str], display: str = "inline") -> str:
+    formula = bytes.fromhex(found[1]).decode()
+    made = convert(formula, display=display)
+    if unknown := re.findall(r"\\\w+", made):
+        raise ValueError(f"${formula}$: latex2mathml does not know {', '.join(unknown)}")
+    return made.replace('<mo stretchy="false">&#x0007C;', '<mo stretchy="false" lspace="0" rspace="0">&#x0007C;')
 
 
 def commands() -> str:

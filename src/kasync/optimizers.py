@@ -185,20 +185,84 @@ class FedAdam(torch.optim.Optimizer):
 
 
 class LookAhead(torch.optim.Optimizer):
-    """m = b m + (1-b) d;  move lr (d + b m)   (Momentum Look-Ahead, Ajanthan et al., 2025)"""
+    """m = b m + (1-b) d;  move lr (d + b m)   (Momentum Look-Ahead, Ajanthan et al., 2025)
 
-    def __init__(self, params: Any, lr: float = 1.0, momentum: float = 0.9) -> None:
+    With `ahead` the parameters are where clients start from, w - lr b m for the model w that moves so, and not w.
+    """
+
+    def __init__(self, params: Any, lr: float = 1.0, momentum: float = 0.9, ahead: bool = False) -> None:
         checks.fraction("momentum", momentum)
-        super().__init__(params, {"lr": lr, "momentum": momentum})
+        checks.flag("ahead", ahead)
+        super().__init__(params, {"lr": lr, "momentum": momentum, "ahead": ahead})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             for place in group["params"]:
                 before = self.state[place].get("mean", torch.zeros_like(place))
-                mean = torch.lerp(place.grad, before, group["momentum"])
+                direction = self._direction(place.grad, before, group)
+                mean = torch.lerp(direction, before, group["momentum"])
                 self.state[place] = {"mean": mean}
-                place.add_(place.grad + group["momentum"] * mean, alpha=-group["lr"])
+                further = 2.0 * mean - before if group["ahead"] else mean
+                place.add_(direction + group["momentum"] * further, alpha=-group["lr"])
+
+    def _direction(self, given: Tensor, mean: Tensor, group: Mapping[str, Any]) -> Tensor:
+        """[D] what takes the place of the direction that was given."""
+        return given
+
+
+class HeLoCo(LookAhead):
+    """The step of Momentum Look-Ahead, with what contradicts m in d corrected layer by layer, times its weight
+
+    Al Asif et al.: HeLoCo (2026). With c = cos(d, m) and q = |d|/(|d| + stiffness |m|) in each layer: d is kept where
+    c >= keep; where c < 0, shrink (-c) q of the part of d along m is taken off; between them d is turned towards m,
+    to a share turn (keep - c) / (2 keep) q of the way, and stays as long. Without `layers` the model is one layer.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1.0,
+        momentum: float = 0.9,
+        keep: float = 0.2,
+        turn: float = 1.0,
+        shrink: float = 0.5,
+        stiffness: float = 3.0,
+        weight: float = 1.0,
+        ahead: bool = True,
+        layers: Layers | None = None,
+    ) -> None:
+        checks.between("keep", keep, 0.0, 1.0)
+        checks.at_least("turn", turn, 0.0)
+        checks.between("shrink", shrink, 0.0, 1.0)
+        checks.at_least("stiffness", stiffness, 0.0)
+        checks.above("weight", weight, 0.0)
+        super().__init__(params, lr, momentum, ahead)
+        own = {"keep": keep, "turn": turn, "shrink": shrink, "stiffness": stiffness, "weight": weight, "layers": layers}
+        self.param_groups[0].update(own)
+
+    def _direction(self, given: Tensor, mean: Tensor, group: Mapping[str, Any]) -> Tensor:
+        sizes = [math.prod(shape) for shape in group["layers"] or ((len(given),),)]
+        pairs = zip(torch.split(given, sizes), torch.split(mean, sizes), strict=True)
+        return torch.cat([self._corrected(one, other, group) for one, other in pairs]) * float(group["weight"])
+
+    @staticmethod
+    def _corrected(given: Tensor, mean: Tensor, group: Mapping[str, Any]) -> Tensor:
+        """[d] one layer's part of the direction, after its correction towards that of the momentum."""
+        along, towards = given.double(), mean.double()
+        length, other = along.norm(), towards.norm()
+        unit, way = along / where(length > 0, length, 1.0), towards / where(other > 0, other, 1.0)
+        cosine = unit @ way
+        total = length + group["stiffness"] * other
+        doubt = length / where(total > 0, total, 1.0)
+        taken = unit - group["shrink"] * (-cosine).clamp(min=0.0) * doubt * cosine * way
+        missing = (group["keep"] - cosine).clamp(min=0.0) / (2.0 * group["keep"] or 1.0)
+        share = (group["turn"] * missing * doubt).clamp(max=1.0)
+        turned = (1.0 - share) * unit + share * way
+        reached = turned.norm()
+        turned = turned / where(reached > 0, reached, 1.0)
+        corrected = length * where(cosine < 0, taken, turned)
+        return where(cosine < group["keep"], corrected.to(given.dtype), given)
 
 
 class DelayedNesterov(torch.optim.Optimizer):
@@ -295,6 +359,7 @@ NAMED: dict[str, OptimizerFactory | None] = {  # those of settings files and the
     "fedadam": FedAdam,
     "yogi": functools.partial(FedAdam, yogi=True),
     "look_ahead": LookAhead,
+    "heloco": HeLoCo,
     "delayed_nesterov": DelayedNesterov,
     "muon": Muon,  # not torch's, which takes matrices only and a decay
 }

@@ -782,6 +782,7 @@ def momentum_approximation(
 def momentum_look_ahead(
     lr: float,
     momentum: float = 0.9,
+    ahead: bool = False,
     *,
     optimizer: OptimizerFactory | None = None,
     schedule: Schedule | None = None,
@@ -791,10 +792,53 @@ def momentum_look_ahead(
     Ajanthan, Ramasinghe, Avraham, Zuo, Long: Momentum Look-Ahead for Asynchronous Distributed Low-Communication
     Training (2025).
 
-    Whether clients also start from w - lr momentum m differs between readings; here they start from w.
+    Whether clients also start from w - lr momentum m differs between readings; here they start from w, and with `ahead`
+    from there: then that point is the server's model, at a constant rate.
     """
-    usual = functools.partial(optimizers.LookAhead, momentum=momentum)
+    usual = functools.partial(optimizers.LookAhead, momentum=momentum, ahead=ahead)
     return Rule("momentum_look_ahead", lr, (), optimizer or usual, schedule)
+
+
+@register(
+    "HeLoCo",
+    needs=(),
+    knob="momentum",
+    grid=(0.0, 0.5, 0.9),
+    from_run={"weight": lambda clients, k: clients**-0.5},  # the paper's rho
+)
+def heloco(
+    lr: float,
+    momentum: float = 0.9,
+    keep: float = 0.2,
+    turn: float = 1.0,
+    shrink: float = 0.5,
+    stiffness: float = 3.0,
+    weight: float = 1.0,
+    ahead: bool = True,
+    *,
+    optimizer: OptimizerFactory | None = None,
+    schedule: Schedule | None = None,
+) -> Rule:
+    """w <- w - lr (e + momentum m),  m <- momentum m + (1 - momentum) e,  e = weight d corrected by m in each layer
+
+    Al Asif, Diem, Munoz, Wolf, Jannesari, Mazaheri: HeLoCo: Efficient Asynchronous Low-Communication Training under
+    Data and Device Heterogeneity (2026).
+
+    In a layer where cos(d, m) is at least `keep` d stays as it is, where it is negative d loses some of its part along
+    m, and between the two d is turned towards m. The paper corrects one delivery at a time; here it is d = 1/K sum g_i,
+    the same at K = 1. Clients start from w - lr momentum m, which is the server's model here.
+    """
+    usual = functools.partial(
+        optimizers.HeLoCo,
+        momentum=momentum,
+        keep=keep,
+        turn=turn,
+        shrink=shrink,
+        stiffness=stiffness,
+        weight=weight,
+        ahead=ahead,
+    )
+    return Rule("heloco", lr, (), optimizer or usual, schedule)
 
 
 @register("Delayed Nesterov", needs=(), knob="every", grid=(1, 10, 32))

@@ -95,13 +95,40 @@ def test_the_command_reference_has_every_command_and_option():
         assert all(f"`{flag}`" in told for option in command.params for flag in option.opts if flag.startswith("--"))
 
 
-def test_formulas_become_mathml_and_code_keeps_its_dollars():
+def html(text: str) -> str:
+    """The page as the site has it."""
+    markdown = pytest.importorskip("markdown", reason="comes with mkdocs: pip install 'kasync[docs]'")
     pytest.importorskip("latex2mathml")
-    convert = script("site_hooks").on_page_markdown
-    assert "<math" in convert("| $|w_j|$ | x |")
-    assert convert("| $|w_j|$ | x |").count("|") == 3
+    hooks = script("site_hooks")
+    known = ["tables", "md_in_html", "attr_list", "footnotes", "toc", "pymdownx.superfences"]
+    return hooks.on_page_content(markdown.markdown(hooks.on_page_markdown(text), extensions=known))
+
+
+def test_formulas_become_mathml_and_code_keeps_its_dollars():
+    cell = html("| a | b |\n|---|---|\n| $|w_j|$ | x |")
+    assert cell.count("<td>") == 2
+    assert cell.count("<math") == 1
     kept = "`$KASYNC_DATA` and `$PATH`\n\n```console\necho $A $B\n```\n"
-    assert convert(kept) == kept
+    assert script("site_hooks").on_page_markdown(kept) == kept
+
+
+def test_a_formula_stays_in_its_sentence_and_is_displayed_where_it_is_alone():
+    made = html("$w$ is the model, $g_i$ a gradient.\n\n$w - g_i$\n")
+    assert made.count("<p>") == 1
+    assert made.index("</p>") > made.index("a gradient.")
+    assert made.count('display="block"') == 1
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent == DOCS / "rules"], ids=name_of)
+def test_every_formula_of_the_rule_pages_is_typeset(page):
+    text = page.read_text()
+    formulas = re.findall(r"(?<!\\)\$[^$\n]+\$", re.sub(r"```.*?```|`[^`\n]+`", "", text, flags=re.S))
+    assert html(text).count("<math") == len(formulas)
+
+
+def test_a_command_that_cannot_be_typeset_is_named():
+    with pytest.raises(ValueError, match=r"does not know \\arg"):
+        html(r"$\arg x$")
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import torch
 from plain_remembering import evened, mean
@@ -188,15 +189,56 @@ class MomentumApproximation:
 
 
 class MomentumLookAhead:
-    """m <- b m + (1-b) d; w <- w - lr (d + b m)"""
+    """m <- b m + (1-b) d; w <- w - lr (d + b m). Ahead, clients are sent w - lr b m, whose moves are returned."""
 
-    def __init__(self, lr: float, b: float = 0.9) -> None:
-        self.lr, self.b, self.m = lr, b, 0.0
+    def __init__(self, lr: float, b: float = 0.9, ahead: bool = False) -> None:
+        self.lr, self.b, self.m, self.ahead = lr, b, 0.0, ahead
+
+    def corrected(self, params: Tensor, arrivals: Arrivals) -> Tensor:
+        return mean(rows(arrivals))
 
     def move(self, params: Tensor, arrivals: Arrivals) -> Tensor:
-        d = mean(rows(arrivals))
+        sent = params
+        w = sent + self.lr * self.b * self.m if self.ahead else sent
+        d = self.corrected(params, arrivals)
         self.m = self.b * self.m + (1 - self.b) * d
-        return -self.lr * (d + self.b * self.m)
+        w = w - self.lr * (d + self.b * self.m)
+        return (w - self.lr * self.b * self.m if self.ahead else w) - sent
+
+
+class HeLoCo(MomentumLookAhead):
+    """Block by block: keep, shrink along the momentum or turn towards it; then the look-ahead step."""
+
+    def __init__(self, lr: float, layers, rho: float = 1.0, kappa: float = 3.0, ahead: bool = True) -> None:
+        super().__init__(lr, 0.9, ahead)
+        self.layers, self.rho, self.kappa = layers, rho, kappa
+        self.branches: set[str] = set()
+
+    def corrected(self, params: Tensor, arrivals: Arrivals) -> Tensor:
+        d = mean(rows(arrivals))
+        momentum, start, blocks = self.m if isinstance(self.m, Tensor) else torch.zeros_like(d), 0, []
+        for shape in self.layers:
+            end = start + math.prod(shape)
+            blocks.append(self.block(d[start:end], momentum[start:end]))
+            start = end
+        return self.rho * torch.cat(blocks)
+
+    def block(self, d: Tensor, m: Tensor) -> Tensor:
+        if float(d.norm()) == 0.0 or float(m.norm()) == 0.0:
+            return d
+        c = float(d @ m) / float(d.norm() * m.norm())
+        confidence = float(d.norm() / (d.norm() + self.kappa * m.norm()))
+        if c >= 0.2:
+            self.branches.add("kept")
+            return d
+        if c < 0.0:
+            self.branches.add("shrunk")
+            beta = min(0.5 * -c * confidence, 0.5)
+            return d - beta * float(d @ m) / float(m @ m) * m
+        self.branches.add("turned")
+        share = min((0.2 - c) / 0.4 * confidence, 1.0)
+        turned = (1 - share) * d / d.norm() + share * m / m.norm()
+        return turned / turned.norm() * d.norm()
 
 
 class DelayedNesterov:

@@ -78,6 +78,17 @@ CASES = {  # name: rule, its settings, the plain loop
         newer.MomentumApproximation(0.1, power=0.5),
     ),
     "momentum_look_ahead": ("momentum_look_ahead", {"lr": 0.1}, newer.MomentumLookAhead(0.1)),
+    "momentum_look_ahead, from ahead": (
+        "momentum_look_ahead",
+        {"lr": 0.1, "momentum": 0.7, "ahead": True},
+        newer.MomentumLookAhead(0.1, 0.7, ahead=True),
+    ),
+    "heloco": ("heloco", {"lr": 0.1}, newer.HeLoCo(0.1, LAYERS)),
+    "heloco, weighted": (
+        "heloco",
+        {"lr": 0.1, "weight": 0.25, "stiffness": 1.0, "ahead": False},
+        newer.HeLoCo(0.1, LAYERS, rho=0.25, kappa=1.0, ahead=False),
+    ),
     "delayed_nesterov": ("delayed_nesterov", {"lr": 0.1, "every": 3}, newer.DelayedNesterov(0.1, n=3)),
     "delayed_nesterov, shared": (
         "delayed_nesterov",

@@ -57,6 +57,23 @@ def test_the_random_deliveries_are_both_accepted_and_refused(case, k):
     assert {True, False} == set(judge.decisions)
 
 
+def test_helocos_layers_are_kept_shrunk_and_turned_in_the_random_deliveries():
+    random, judge = generator(1), again(CASES["heloco"][2])
+    follow(make("heloco"), judge, [deliver(random, 1) for _ in range(60)], torch.zeros(LENGTH, dtype=torch.float64))
+    assert judge.branches == {"kept", "shrunk", "turned"}
+
+
+def test_clients_that_start_from_ahead_start_where_the_models_momentum_points():
+    """The model that moves by the formula, and the one that is sent, lr momentum m further on, in every step."""
+    random = generator(2)
+    w = sent = ServerState.initial(torch.zeros(LENGTH, dtype=torch.float64))
+    plain, ahead = rules.momentum_look_ahead(0.1, 0.8), rules.momentum_look_ahead(0.1, 0.8, ahead=True)
+    for _ in range(20):
+        arrivals = deliver(random)
+        (w, _), (sent, _) = plain(w, arrivals), ahead(sent, arrivals)
+        torch.testing.assert_close(sent.params, w.params - 0.1 * 0.8 * w.memory["optimizer.mean"])
+
+
 def test_fedasync_without_starts_takes_every_client_to_have_started_from_the_servers_model():
     random = generator(3)
     deliveries = [replace(deliver(random), starts=None) for _ in range(5)]

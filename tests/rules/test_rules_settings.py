@@ -58,6 +58,12 @@ WRONG = {  # setting: values no rule may take
     "compensation": NOT_NEGATIVE,
     "every": COUNT,
     "share": (-0.1, 1.1, math.nan, "a", None),
+    "ahead": ("yes", None, 2),
+    "keep": (-0.1, 1.1, math.nan, "a", None),
+    "turn": NOT_NEGATIVE,
+    "shrink": (-0.1, 1.1, math.nan, "a", None),
+    "stiffness": NOT_NEGATIVE,
+    "weight": POSITIVE,
     "discount": ("polynomial", 0.5, None),
 }
 ACE = {"max_staleness": (-1, 2.5, "a", True)}  # whole steps, or None for no limit

@@ -102,6 +102,7 @@ SETTINGS: dict[str, dict] = {  # learning rates are small, so that float32 diffe
     "dc_asgd": {"lr": 0.05},
     "momentum_approximation": {"lr": 0.02, "momentum": 0.5},
     "momentum_look_ahead": {"lr": 0.02},
+    "heloco": {"lr": 0.02},
     "delayed_nesterov": {"lr": 0.05, "every": 3},
     "fedavgm": {"lr": 0.01, "momentum": 0.5},
     "fedadam": {"lr": 0.001},
