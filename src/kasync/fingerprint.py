@@ -134,6 +134,11 @@ def _of_library(thing: Any) -> bool:
     file = getattr(module, "__file__", None)
     if file is None:  # built in, or typed at a prompt
         return getattr(thing, "__module__", None) in sys.builtin_module_names
+    return of_library_file(file)
+
+
+def of_library_file(file: str) -> bool:
+    """Whether a source file belongs to an installed package, to ours or to Python itself."""
     place = pathlib.Path(file).parts
     ours = pathlib.Path(__file__).parent.parts
     python = pathlib.Path(functools.__file__).parent.parts

@@ -37,7 +37,8 @@ class Memory:
     capacity: int  # of the device, whoever uses it
     piece: int = 0  # what one piece of work needs beside its row, as measured
     workers: int = 1  # pieces of work at the same time
-    place: str = "device"  # where rows and versions are held: device, host or disk
+    place: str = "device"  # where rows and versions are held: device, host, disk, or Ray's object store
+    rows: int = 0  # that workers of Ray may have under way or waiting
 
     @property
     def own(self) -> int:
@@ -148,7 +149,7 @@ def choose(
     k, row = plan.timeline.k, 4 * length
     counts = {"gradients": plan.rows + 1, "versions": plan.versions + 1}
     room, total = places(device), capacity(device)
-    inputs = sum(_bytes(samples) for samples in (data.train, data.test)) + 8 * len(data.indices)
+    inputs = data_bytes(data)
 
     def need(kind: str, place: str) -> Memory:
         held = counts[kind] * row
@@ -171,6 +172,11 @@ def choose(
     raise UserError(
         f"this run does not fit on {device}: {told}. Use fewer clients or steps, a larger k, or a smaller model."
     )
+
+
+def data_bytes(data: FederatedData) -> int:
+    """What all samples take, and the lists of who has which."""
+    return sum(_bytes(samples) for samples in (data.train, data.test)) + 8 * len(data.indices)
 
 
 def _bytes(samples: object) -> int:

@@ -19,7 +19,7 @@ from kasync import fingerprint
 from kasync.checkpoint import Checkpoint, identity_of
 from kasync.core import Rule
 from kasync.data.federated import FederatedData
-from kasync.errors import UserError
+from kasync.errors import UserError, unknown
 from kasync.faults import Fault, struck
 from kasync.faults.kinds import listed
 from kasync.faults.spoilers import Spoilers
@@ -41,6 +41,7 @@ from kasync.work.loop import flat_parameters
 from kasync.work.objective import Loss, Objective
 from kasync.work.trial import Traits, first_line, out_of_memory, sharing, tried
 
+ENGINES = ("local", "ray")
 FIRST_CHECKPOINT = 5.0  # seconds: what is killed early loses little
 
 
@@ -65,6 +66,10 @@ def simulate(
     checkpoint: str | PathLike[str] | None = None,
     checkpoint_every: float = 30.0,
     progress: bool = False,
+    engine: str = "local",
+    workers: int | None = None,
+    resources_per_worker: Mapping[str, float] | None = None,
+    address: str | None = None,
 ) -> Simulation:
     """A run, to be looped over: `for record in simulate(...)`. What cannot work is refused before it starts.
 
@@ -80,6 +85,9 @@ def simulate(
     backend      "chain", "vmap", "loop" or "auto", see kasync.work.clients; `simulation.backend` says which
     faults       what goes wrong, see kasync.faults; those that concern arrivals may make the timeline shorter
     checkpoint   a file; a run that was killed continues from it and yields the same records as one that was not
+    engine       "local", or "ray": clients' work is computed by `workers` of the Ray cluster at `address`, each with
+                 `resources_per_worker` ({"num_cpus": 1}, or {"num_gpus": 0.25}); as many as it holds, and a cluster of
+                 this machine, without them. The numbers are those of one machine with hold="versions"
     """
     work = work if work is not None else Gradient(8)
     check(
@@ -91,7 +99,9 @@ def simulate(
     spoilers, read = Spoilers.of(wrong, data, timeline.population, seed)
     objective = Objective.of(data, loss, metrics, precision)
     length = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    choose(plan, rule, read, length, hold, device)  # before the model is copied
+    cluster = _cluster(engine, address, workers, resources_per_worker, device)
+    if cluster is None:
+        choose(plan, rule, read, length, hold, device)  # before the model is copied
     template = placed(model, device)
     traits = tried(template, read.tensors(device), objective)
     params = flat_parameters(template)
@@ -104,21 +114,43 @@ def simulate(
     inputs = Inputs(plan, batches, True, spoilers)
     settings: dict[str, Any] = {"backend": backend, "buffers": buffers, "seed": seed, "ragged": ragged}
     clients = Clients.of(template, read, work, objective, device, inputs.draw, traits=traits, **settings)
-    piece = _measured(clients, batches, plan) if clients.backend != "chain" else 0
-    memory = choose(plan, rule, read, len(params), hold, device, piece, clients.threads, clients.backend)
-    clients.room.most = min(clients.threads, memory.workers)
-    inputs = Inputs(plan, batches, memory.hold == "gradients", spoilers, clients.backend != "loop")
+    if cluster is None:
+        piece = _measured(clients, batches, plan) if clients.backend != "chain" else 0
+        memory = choose(plan, rule, read, len(params), hold, device, piece, clients.threads, clients.backend)
+        clients.room.most = min(clients.threads, memory.workers)
+    else:
+        memory = cluster.memory(plan, rule, read, len(params), hold, device)
+    drawn = clients.backend != "loop" and cluster is None
+    inputs = Inputs(plan, batches, memory.hold == "gradients", spoilers, drawn)
     identity = _identity(model, data, rule, plan, work, seed, memory.hold, device, objective, buffers, clients, wrong)
     place = None
     if path is not None:
         place = Checkpoint(path, identity())
         place.ready()
+    carried = _carried(template, traits, work)
+    if cluster is not None:
+        run: Run = cluster.run(memory, plan, inputs, clients, rule, params, carried, template, read, traits, settings)
+        return Simulation(run, data, evaluate_every, memory, place, checkpoint_every, progress, identity)
     captured = torch.device(device).type == "cuda" and clients.backend != "loop" and memory.place == "device"
     kind = CapturedRun if captured else Run
-    run = kind.begin(
-        plan, inputs, clients, rule, params, _store(memory, plan, params), _carried(template, traits, work)
-    )
+    run = kind.begin(plan, inputs, clients, rule, params, _store(memory, plan, params), carried)
     return Simulation(run, data, evaluate_every, memory, place, checkpoint_every, progress, identity)
+
+
+def _cluster(
+    engine: str, address: str | None, workers: int | None, resources: Mapping[str, float] | None, device: str
+) -> Any:
+    """The Ray cluster that computes clients' work; None where this machine does it alone."""
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    if engine == "ray":
+        from kasync.simulator.ray import Cluster
+
+        return Cluster.connect(address, workers, resources, device)
+    for name, value in (("address", address), ("workers", workers), ("resources_per_worker", resources)):
+        if value is not None:
+            raise UserError(f"{name} = {value!r} is for engine='ray': give that too, or leave {name} out.")
+    return None
 
 
 def placed(model: nn.Module, device: str) -> nn.Module:

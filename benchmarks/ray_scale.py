@@ -1,0 +1,173 @@
+"""How one run scales over the workers of a Ray cluster, what a piece costs beside its compute, and the server's share.
+
+    python benchmarks/ray_scale.py [--workers 1 2] [--steps 12] [--turns 3] [--only scale | server]
+
+Every worker has one thread. In each turn, one after the other: the engine's own loop on one thread of one process; as
+many bare processes of it as there are workers, which share nothing and send nothing, for what this machine gives at
+most; and the run on Ray. Ratios are medians over the turns. A worker of Ray is as nice here as its driver.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own 15 would measure what else the machine does
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+
+import kasync
+from kasync import data, models, rules, timelines
+
+CLIENTS, K, BATCH, SIZE = 40, 10, 16, 64  # SIZE samples for each client: an epoch is four mini-batches
+TOKENS, CONTEXT = 80, 64
+MODELS = {
+    "resnet8 GN": models.resnet8,
+    "small GPT": partial(models.gpt, layers=4, width=128, heads=4, context=CONTEXT, vocabulary=TOKENS),
+    "resnet18 GN": models.resnet18,
+}
+LARGE = "resnet18 GN"  # 11 million parameters
+READY = 2  # steps after which all workers are at work
+
+
+def world(name, steps, size=SIZE):
+    """Model, data, rule, timeline and work; the test set is of one sample, so that training is measured."""
+    rng = np.random.default_rng(0)
+    if "GPT" in name:
+        lines = rng.integers(0, TOKENS, (CLIENTS * size, CONTEXT + 1))
+        inputs, labels = lines[:, :-1], lines[:, 1:]
+    else:
+        inputs = rng.random((CLIENTS * size, 3, 32, 32), dtype=np.float32)
+        labels = rng.integers(0, 10, CLIENTS * size)
+    parts = np.split(np.arange(CLIENTS * size), CLIENTS)
+    held = data.from_arrays(inputs, labels, inputs[:1], labels[:1], parts, classes=int(labels.max()) + 1)
+    torch.manual_seed(0)
+    work = kasync.Local(BATCH, epochs=1, lr=1e-3, optimizer=torch.optim.AdamW)
+    timeline = timelines.uniform(CLIENTS, K, steps, seed=0)
+    return MODELS[name](), held, rules.fedbuff(0.1), timeline, work
+
+
+def alone(name, steps, begin=None):
+    """Pieces per second of the engine's own loop, in this process."""
+    torch.set_num_threads(1)
+    simulation = kasync.simulate(*world(name, steps), evaluate_every=10**6, backend="loop", hold="versions")
+    records = iter(simulation)
+    next(records)
+    if begin is not None:
+        begin()
+    began = time.perf_counter()
+    for _ in records:
+        pass
+    return (steps - 1) * K / (time.perf_counter() - began)
+
+
+def processes(name, steps, count):
+    """The same in so many processes at once: pieces per second of each, while all of them are at work."""
+    command = [sys.executable, __file__, "--alone", name, "--steps", str(steps)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    begun = [subprocess.Popen(command, **pipes) for _ in range(count)]
+    for one in begun:
+        assert one.stdout.readline().strip() == "ready"
+    for one in begun:
+        one.stdin.write("go\n")
+        one.stdin.flush()
+    return [float(one.communicate()[0].splitlines()[-1]) for one in begun]
+
+
+def spread(name, steps, workers, size=SIZE):
+    """What a run on so many workers took, from the first steps on, when all of them are at work."""
+    torch.set_num_threads(1)
+    simulation = kasync.simulate(
+        *world(name, steps, size), evaluate_every=10**6, backend="loop", engine="ray", workers=workers
+    )
+    crew = simulation.run.crew
+    for record in simulation:
+        if record.step == READY:
+            began, made, busy, waited = time.perf_counter(), crew.made, crew.busy, crew.waited
+        if record.step == steps:
+            seconds = time.perf_counter() - began
+    pieces = crew.made - made
+    return {
+        "rate": pieces / seconds,
+        "compute": 1e3 * (crew.busy - busy) / pieces,
+        "overhead": 1e3 * (seconds * workers - (crew.busy - busy)) / pieces,
+        "server": 1e3 * (seconds - (crew.waited - waited)) / (steps - READY),
+        "share": 1 - (crew.waited - waited) / seconds,
+        "parameters": len(simulation.params),
+    }
+
+
+def scale(names, workers, steps, turns):
+    print("| model | workers | pieces/s | over one process's loop | bare processes over one | of what they give "
+          "| compute of a piece, ms | beside it, ms |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|")
+    for name in names:
+        found = {count: [] for count in workers}
+        spread(name, 3, max(workers))  # everything is imported
+        for _ in range(turns):
+            for count in workers:
+                (one,) = processes(name, steps, 1)
+                bare = sum(processes(name, steps, count)) if count > 1 else one
+                ray = spread(name, steps, count)
+                (again,) = processes(name, steps, 1)
+                found[count].append({**ray, "one": (one + again) / 2, "bare": bare})
+        for count, rows in found.items():
+            columns = {
+                "rate": [row["rate"] for row in rows],
+                "speed": [row["rate"] / row["one"] for row in rows],
+                "ceiling": [row["bare"] / row["one"] for row in rows],
+                "reached": [row["rate"] / row["bare"] for row in rows],
+                "compute": [row["compute"] for row in rows],
+                "overhead": [row["overhead"] for row in rows],
+            }
+            told = " | ".join(f"{statistics.median(values):.2f}" for values in columns.values())
+            print(f"| {name} | {count} | {told} |", flush=True)
+            print(json.dumps({"model": name, "workers": count, "turns": rows}), file=sys.stderr)
+
+
+def server(workers, steps):
+    """The server's part of a step, at sizes up to 11 million parameters."""
+    print("\n| model | parameters | workers | server's ms a step | share of the time | pieces/s it would take |")
+    print("|---|---|---|---|---|---|")
+    for name in MODELS:
+        count = max(workers)
+        found = spread(name, READY + steps, count, 16 if name == LARGE else SIZE)
+        print(
+            f"| {name} | {found['parameters']:,} | {count} | {found['server']:.1f} | {100 * found['share']:.1f} % "
+            f"| {1e3 * K / found['server']:.0f} |",
+            flush=True,
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workers", nargs="*", type=int, default=[1, 2])
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--only", choices=["scale", "server"])
+    parser.add_argument("--alone", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.alone:
+
+        def begin():
+            print("ready", flush=True)
+            sys.stdin.readline()
+
+        print(alone(given.alone, given.steps, begin))
+        return
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}, {Path(__file__).name}\n")
+    if given.only != "server":
+        scale([name for name in MODELS if name != LARGE], given.workers, given.steps, given.turns)
+    if given.only != "scale":
+        server(given.workers, given.steps // 3)
+
+
+if __name__ == "__main__":
+    main()
