@@ -1,4 +1,4 @@
-"""Does the body of a captured step, played by hand on a CPU, have the faults of a plain one?"""
+"""The body of a captured step, played by hand on a CPU, has the faults of a plain one."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -10,8 +10,7 @@ from small_worlds import CLIENTS, make_rule, mlp, vectors
 
 from kasync import faults, simulate, timelines
 from kasync.simulator import graph
-from kasync.simulator.ahead import Ahead
-from kasync.simulator.run import Run
+from kasync.simulator.run import Prefetch, Run
 
 TIMELINE = timelines.uniform(CLIENTS, 3, 60, seed=4)
 WRONG = {kind: [faults.build(kind, share=0.3)] for kind in faults.KINDS if kind != "huge"}
@@ -35,9 +34,9 @@ class Lazy:
 class Played(graph.CapturedRun):
     """A captured run whose graphs are its body, called again."""
 
-    def _capture(self, told, work):
+    def _capture(self, chunk):
         kept = {name: value.clone() for name, value in self.tensors().items()}
-        super()._capture(told, work)  # without a device nothing is recorded: the body runs once, and is undone here
+        super()._capture(chunk)  # without a device nothing is recorded: the body runs once, and is undone here
         for name, value in self.tensors().items():
             value.copy_(kept[name])
         self.buffers.number.zero_()
@@ -74,7 +73,7 @@ def test_a_captured_step_has_the_faults_of_a_plain_one(kind, hold, without_devic
     again = simulate(mlp(), vectors(), rule, TIMELINE, faults=WRONG[kind], hold=hold, seed=3, evaluate_every=7)
     run = again.run
     again.run = Run.begin.__func__(Played, run.plan, run.inputs, run.clients, rule, run.server.params)
-    again.run.ahead = Ahead(None)  # as where a device does the work
+    again.run.prefetch = Prefetch(None)  # as where a device does the work
     retold = list(again)
     assert again.run.played == ({False, True} if hold == "gradients" else {False})
     assert [record.dropped for record in retold] == [record.dropped for record in told]

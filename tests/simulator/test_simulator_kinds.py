@@ -12,7 +12,7 @@ from small_worlds import CLASSES, CLIENTS, finished, make_rule, mlp, vectors
 from torch.nn import functional
 
 from kasync import Gradient, rules, simulate, timelines
-from kasync.simulator.progress import Progress
+from kasync.simulator.records import Progress
 
 TIMELINE = timelines.uniform(CLIENTS, 3, 60, seed=3)
 REGRESSION = vectors(classes=1)

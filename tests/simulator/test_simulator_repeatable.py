@@ -69,7 +69,7 @@ def test_neither_evaluations_nor_pieces_change_the_numbers(hold, monkeypatch):
         assert [r.loss for r in records] == [r.loss for r in whole]
         evaluated = [r.step for r in records if r.accuracy is not None]
         assert evaluated == [*range(every, TIMELINE.steps, every), TIMELINE.steps]
-    monkeypatch.setattr(sys.modules["kasync.simulator.simulation"], "CHUNK", 3)
+    monkeypatch.setattr(sys.modules["kasync.simulator.plan"], "CHUNK", 3)
     assert torch.equal(finished(*run, hold=hold)[1].params, expected.params)
 
 

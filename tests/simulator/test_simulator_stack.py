@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from kasync import Gradient, LocalSGD, models, rules, schedules, simulate, timelines
 from kasync.errors import UserError
-from kasync.simulator import alike, together
+from kasync.simulator import stackable, together
 from kasync.timelines import durations
 from kasync.work.layers import Chain
 from kasync.work.stacks import StackedChain
@@ -144,6 +144,6 @@ def test_runs_that_differ_in_more_than_what_arrives_are_refused():
 
 def test_what_needs_more_than_what_arrives_is_made_alone():
     local = simulate(mlp(), vectors(), rules.wkafl(0.1), timelines.uniform(CLIENTS, 3, STEPS, 0), LocalSGD(2, 0.1, 4))
-    assert alike(local) is None
-    assert alike(run(hold="versions")) is None
-    assert alike(run()) is not None
+    assert stackable(local) is None
+    assert stackable(run(hold="versions")) is None
+    assert stackable(run()) is not None

@@ -15,7 +15,7 @@ from kasync.data.federated import from_arrays
 from kasync.experiments.arrivals import timeline_of
 from kasync.experiments.build import rule_of, work_of
 from kasync.experiments.settings import RunSettings
-from kasync.simulator.run import CHUNK
+from kasync.simulator.plan import CHUNK
 
 SHAPES = {"lenet": (3, 32, 32), "celeba_cnn": (3, 84, 84)}  # the others take 1x28x28
 SAMPLES = 1000

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from kasync.arrivals import Arrivals
 from kasync.faults.deliveries import damaged
-from kasync.simulator.inputs import Deliveries, Workload
-from kasync.simulator.run import CHUNK, Run, columns, logged
+from kasync.simulator.plan import CHUNK, Chunk
+from kasync.simulator.run import Run, columns, server_step
 
 WARM_UP = 3  # steps made one kernel at a time, so that libraries are loaded and all memory exists
 CAPTURING = threading.Lock()  # several runs may share a GPU from several threads, but capture one after the other
@@ -46,19 +46,6 @@ class Buffers:
             self.inputs[name][: len(array)].copy_(torch.from_numpy(np.ascontiguousarray(array)))
 
 
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """What the host works out for the steps start..stop-1, before the device reaches them."""
-
-    start: int
-    told: Deliveries
-    works: list[Workload]
-
-    @property
-    def stop(self) -> int:
-        return self.start + len(self.works)
-
-
 @dataclass(eq=False)
 class CapturedRun(Run):
     """A run on CUDA: after a few plain steps, one graph launch a step."""
@@ -68,7 +55,7 @@ class CapturedRun(Run):
     graphs: dict[bool, Any] = field(default_factory=dict)  # whether gradients and rule go side by side -> graph
     stream: Any = field(default_factory=lambda: own_stream())
     beside: Any = field(default_factory=lambda: side_stream())  # where clients compute while the rule is applied
-    prepared: Prepared | None = None
+    prepared: Chunk | None = None  # worked out by the host before the device reaches it
 
     @classmethod
     def begin(cls, *given: Any, **named: Any) -> Run:
@@ -94,53 +81,50 @@ class CapturedRun(Run):
             yield rows
 
     def _replayed(self, start: int, stop: int) -> dict[str, NDArray]:
-        ready = self.prepared
-        if ready is None or ready.start != start or ready.stop != stop:
-            ready = self._prepare(start, stop)
-        told, works = ready.told, ready.works
+        chunk = self.prepared
+        if chunk is None or chunk.start != start or chunk.stop != stop:
+            chunk = self._prepare(start, stop)
         if self.buffers is None:
             with CAPTURING:
-                self._capture_surely(told, works[0])
+                self._capture_surely(chunk)
         assert self.buffers is not None
-        width = self.buffers.inputs["work_slots"].shape[1]
-        late = [max(0, len(work) - width) for work in works]  # work that does not fit into the graph's width
-        idle = len(self.store) - 1
-        fitted = [work[extra:].padded(width, idle) for work, extra in zip(works, late, strict=True)]
-        versions = self.plan.version_slots[start:stop, None]
-        arrays = arrays_of(told, fitted)
-        self.buffers.load(arrays | {"version_slots": np.where(versions >= 0, versions, idle)})
+        self.buffers.load(chunk.arrays)
         self.buffers.number.zero_()
-        apart = ~(told.slots[:, :, None] == arrays["work_slots"][:, None, :]).any((1, 2))  # [steps]
-        for work, extra, free in zip(works, late, apart.tolist(), strict=True):
-            if extra:
-                self.work(work[:extra])
+        slots, begun = chunk.arrays["slots"], chunk.arrays["work_slots"]
+        apart = ~(slots[:, :, None] == begun[:, None, :]).any((1, 2))  # [steps]
+        for late, free in zip(chunk.late, apart.tolist(), strict=True):
+            if len(late):
+                self.work(late)
             self.graphs[free and self.inputs.early].replay()
         following = min(2 * stop - start, self.plan.timeline.steps)  # most likely as many steps again
         self.prepared = self._prepare(stop, following) if following > stop else None  # while the device is busy
         return columns(self.buffers.log[: stop - start])
 
-    def _prepare(self, start: int, stop: int) -> Prepared:
-        return Prepared(start, self.inputs.deliveries(start, stop), self.inputs.work(start, stop))
+    def _prepare(self, start: int, stop: int) -> Chunk:
+        idle = len(self.store) - 1
+        chunk = Chunk.of(self.inputs, start, stop, idle)
+        versions = self.plan.version_slots[start:stop, None]
+        chunk.arrays["version_slots"] = np.where(versions >= 0, versions, idle)
+        return chunk
 
-    def _capture_surely(self, told: Deliveries, work: Workload) -> None:
-        """Another thread that waits for the whole device spoils a capture; then it is begun anew."""
+    def _capture_surely(self, chunk: Chunk) -> None:
+        """Capture fails if another thread waits for the whole device meanwhile; then it is begun anew."""
         for last in (False, False, True):
             try:
                 with self.context():
-                    return self._capture(told, work)
+                    return self._capture(chunk)
             except RuntimeError:
                 if last:
                     raise
                 self.stream.synchronize()
                 self.stream = torch.cuda.Stream()
 
-    def _capture(self, told: Deliveries, work: Workload) -> None:
+    def _capture(self, chunk: Chunk) -> None:
         """Record one step on fixed buffers; nothing is executed."""
-        k = told.clients.shape[1]
-        examples = arrays_of(told, [work[:k].padded(k, 0)]) | {"version_slots": np.zeros((1, 1), dtype=np.int64)}
+        k = self.plan.timeline.k
         inputs = {
-            name: torch.from_numpy(example[:1]).to(self.device).repeat(CHUNK, *[1] * (example.ndim - 1))
-            for name, example in examples.items()
+            name: torch.from_numpy(array[:1]).to(self.device).repeat(CHUNK, *[1] * (array.ndim - 1))
+            for name, array in chunk.arrays.items()
         }
         log = torch.zeros(CHUNK, 5 + 2 * k, dtype=torch.float64, device=self.device)
         self.buffers = Buffers(torch.zeros(1, dtype=torch.int64, device=self.device), inputs, log)
@@ -176,14 +160,14 @@ class CapturedRun(Run):
             buffers.now("clients"),
             starts if self.rule.needs_starts else None,
         )
-        after, step = self.rule.advance(before, arrivals)
+        after, _, log = server_step(self.rule, before, arrivals)
         if apart:
             self.stream.wait_stream(self.beside)  # gradients are taken on the parameters as they were
         for name, value in after.state_dict().items():
             place = before.state_dict()[name]
             if place.data_ptr() != value.data_ptr():
                 place.copy_(value)
-        buffers.log.index_copy_(0, buffers.number, logged(step)[None])
+        buffers.log.index_copy_(0, buffers.number, log[None])
         buffers.number.add_(1)
 
     def _begin(self, buffers: Buffers) -> None:
@@ -216,17 +200,3 @@ def own_stream() -> Any:
 def side_stream() -> Any:
     """A second stream for a run's own thread, from the other 32 that PyTorch hands out."""
     return torch.cuda.Stream(priority=-1)
-
-
-def arrays_of(told: Deliveries, works: list[Workload]) -> dict[str, NDArray]:
-    """The inputs of a chunk of steps, by the names of the buffers."""
-    damage = {} if told.damage is None else told.damage.arrays()
-    return damage | {
-        "slots": told.slots,
-        "clients": told.clients,
-        "staleness": told.staleness,
-        "batch_sizes": told.batch_sizes,
-        "work_slots": np.stack([work.slots for work in works]),
-        "samples": np.stack([work.batches[0] for work in works]),
-        "sample_weights": np.stack([work.batches[1] for work in works]),
-    }

@@ -83,8 +83,9 @@ def _limits() -> Iterator[int]:
         ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
     ):
         try:
-            most, taken = (Path(folder, name).read_text(encoding="ascii") for name in (highest, used))
-            yield int(most) - int(taken)
+            yield int(Path(folder, highest).read_text(encoding="ascii")) - int(
+                Path(folder, used).read_text(encoding="ascii")
+            )
         except (OSError, ValueError):  # no such group, or "max"
             continue
     try:

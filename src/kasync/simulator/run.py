@@ -1,10 +1,17 @@
-"""Replays a timeline through work and rule, one exact step after the other."""
+"""The step of a simulation, and the run that makes one after the other, with work computed ahead of need.
+
+Every runner (this one, captured in a CUDA graph, stacked over many runs, on a Ray cluster) takes a step in the same
+three parts: what is delivered, `server_step`, and what is recorded of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,14 +24,13 @@ from kasync.constants import filled
 from kasync.core import Rule, ServerState, Step
 from kasync.faults.deliveries import Damage
 from kasync.kernel import Block, Rows
-from kasync.simulator.ahead import Ahead
-from kasync.simulator.inputs import Inputs, Workload
-from kasync.simulator.plan import Plan
+from kasync.simulator.plan import Inputs, Plan, Workload
 from kasync.span import matrix
 from kasync.work.clients import Clients, one_thread_each
 from kasync.work.loop import Brought, Sent
 
-CHUNK = 100  # steps prepared at once
+MOST = 4  # pieces given out and not begun; more would only keep more versions of the model
+FEW = 2  # left over where a thread takes part: several pieces, then several steps, each find their code in cache
 SOON = 2  # work needed within this many steps is urgent
 BLOCK = 100  # clients whose gradients are computed at once
 LINE = 16  # floats that a CPU reads at once, where they begin at a multiple of it
@@ -34,8 +40,8 @@ WIDE = ("weights", "similarities")  # k numbers a step
 Named = Mapping[str, Tensor]
 
 
-class Inbox(NamedTuple):
-    """What the server is told in one step."""
+class StepInputs(NamedTuple):
+    """What one step reads beside the work."""
 
     urgent: bool  # whether the work on the version before it is needed very soon
     places: list[int]  # [K] the slots as plain numbers
@@ -94,6 +100,123 @@ class Carried:
                 getattr(brought, which)[rest] = value
 
 
+def server_step(
+    rule: Rule, server: ServerState, arrivals: Arrivals, lr: Tensor | None = None
+) -> tuple[ServerState, Step, Tensor]:
+    """The one place where deliveries become the next version: the server after them, the rule's step, and its log."""
+    after, step = rule.advance(server, arrivals, lr)
+    return after, step, logged(step)
+
+
+def logged(step: Step) -> Tensor:
+    """[5 + 2 K] float64: what is recorded of a step, in the order of NARROW and WIDE."""
+    nothing = filled(torch.nan, step.k, torch.float64, step.weights.device)
+    loss = nothing[0] if step.losses is None else step.mean_loss
+    similarities = nothing if step.similarities is None else step.similarities
+    narrow = (loss, step.lr, step.stage, step.dropped, step.skipped)
+    return torch.cat([torch.stack([value.double() for value in narrow]), step.weights, similarities])
+
+
+@dataclass(eq=False)
+class Piece:
+    """Some clients' work, and the slots its results go to."""
+
+    slots: frozenset[int]
+    do: Callable[[], None]
+    undone: Lock = field(default_factory=Lock)  # held until it is done
+    error: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        self.undone.acquire()
+
+    def run(self) -> None:
+        """Do it in another thread than the one that waits for it."""
+        try:
+            self.do()
+        except BaseException as error:  # it comes out where the work is waited for
+            self.error = error
+        self.undone.release()
+
+    def wait(self) -> None:
+        """Return when it is done; what went wrong comes out here."""
+        with self.undone:
+            if self.error is not None:
+                raise self.error
+
+
+@dataclass(eq=False)
+class Prefetch:
+    """Threads that compute clients' work while the server makes its next steps.
+
+    A gradient depends only on the version that its client received and on its batch, and who delivers when is known in
+    advance. So the work on a version is given out as soon as the version exists, and is waited for only when somebody
+    delivers it: every number is the same as one after the other.
+    """
+
+    others: ThreadPoolExecutor | None  # None: everything is done at once, by this thread
+    most: int = 0  # threads among the others
+    pieces: deque[Piece] = field(default_factory=deque)  # given out and not known to be done
+    waiting: deque[Piece] = field(default_factory=deque)  # those of them that nobody has begun
+    helping: int = 0  # threads that look for something to begin
+    changing: Lock = field(default_factory=Lock)  # held while these two change
+
+    @classmethod
+    def beside(cls, threads: int) -> Prefetch:
+        """As many threads in all, this one among them."""
+        if threads < 2:
+            return cls(None)
+        return cls(ThreadPoolExecutor(threads - 1, initializer=torch.set_num_threads, initargs=(1,)), threads - 1)
+
+    def give(self, slots: Iterable[int], do: Callable[[], None]) -> None:
+        """Have this done some time; where too much waits already, take part in it."""
+        if self.others is None:
+            return do()
+        while self.pieces and not self.pieces[0].undone.locked():
+            self.pieces.popleft().wait()
+        piece = Piece(frozenset(slots), do)
+        self.pieces.append(piece)
+        with self.changing:
+            self.waiting.append(piece)
+            called = self.helping < self.most
+            self.helping += called
+        if called:
+            self.others.submit(self._help)
+        if len(self.pieces) > MOST + self.most:
+            self._take_part()
+            while len(self.waiting) > FEW:
+                self._take_part()
+
+    def need(self, slots: Iterable[int]) -> None:
+        """Return when the work on these slots is done."""
+        wanted = frozenset(slots)
+        while any(not wanted.isdisjoint(piece.slots) for piece in self.pieces):
+            self._take_part()
+
+    def finish(self) -> None:
+        """Return when everything is done."""
+        while self.pieces:
+            self._take_part()
+
+    def _take_part(self) -> None:
+        """Do the first piece nobody has begun, or wait for the first of those begun."""
+        with self.changing:
+            piece = self.waiting.popleft() if self.waiting else None
+        if piece is None:
+            return self.pieces.popleft().wait()
+        self.pieces.remove(piece)
+        piece.do()
+
+    def _help(self) -> None:
+        """Do what waits until nothing does: a thread is woken seldom and not for every piece."""
+        while True:
+            with self.changing:
+                if not self.waiting:
+                    self.helping -= 1
+                    return
+                piece = self.waiting.popleft()
+            piece.run()
+
+
 @dataclass(eq=False)
 class Run:
     """The state of a simulation. The engine owns all of it, so it is updated in place."""
@@ -105,7 +228,7 @@ class Run:
     server: ServerState
     store: Tensor  # [rows + 1, D] gradients that wait, or [versions + 1, D]; the last row takes what nobody reads
     losses: Tensor  # [rows + 1] of the gradients that wait
-    ahead: Ahead
+    prefetch: Prefetch
     carried: Carried
     delivered: Tensor | None = None  # [K, D] where the rows of a step are gathered
 
@@ -123,9 +246,9 @@ class Run:
         rows = (plan.rows if inputs.early else plan.versions) + 1
         store = new_store(rows, params) if store is None else store
         server = rule.prepared(ServerState.initial(params))
-        ahead = Ahead.beside(clients.threads)
+        prefetch = Prefetch.beside(clients.threads)
         losses = torch.zeros(rows, device=params.device)
-        return cls(plan, inputs, clients, rule, server, store, losses, ahead, carried or Carried())
+        return cls(plan, inputs, clients, rule, server, store, losses, prefetch, carried or Carried())
 
     @property
     def device(self) -> torch.device:
@@ -148,28 +271,34 @@ class Run:
         told = self.inputs.deliveries(start, stop)
         works, tensors = self.inputs.work(start, stop), (told.slots, told.staleness, told.batch_sizes, told.clients)
         urgent = self.plan.soonest(start, stop) < np.arange(start, stop) + SOON
-        each = map(Inbox, urgent.tolist(), told.slots.tolist(), *(self.tensor(values).unbind() for values in tensors))
+        each = map(
+            StepInputs, urgent.tolist(), told.slots.tolist(), *(self.tensor(values).unbind() for values in tensors)
+        )
         for offset, (work, now) in enumerate(zip(works, each, strict=True)):
             with self.context():
-                step = self._step(start + offset, offset, work, now, told.damage)
+                log = self._step(start + offset, offset, work, now, told.damage)
                 if start + offset + 1 == stop or self.clients.draws:
-                    self.ahead.finish()  # who draws uses PyTorch's generator, which outside is the user's
-            yield columns(logged(step)[None])
+                    self.prefetch.finish()  # who draws uses PyTorch's generator, which outside is the user's
+            yield columns(log[None])
 
-    def _step(self, number: int, offset: int, work: Workload, told: Inbox, damage: Damage | None) -> Step:
+    def _step(self, number: int, offset: int, work: Workload, told: StepInputs, damage: Damage | None) -> Tensor:
+        """Make step `number` and return what is recorded of it."""
         rows, losses, brought, starts = self._arrived(number, work, told)
         if damage is not None:
             rows = damage.done_to(matrix(rows), offset)
         starts = starts if self.rule.needs_starts else None
-        step = self.apply(rows, told.staleness, losses, told.batch_sizes, told.clients, starts)
+        arrivals = Arrivals(rows, told.staleness, losses, told.batch_sizes, told.clients, starts)
+        self.server, step, log = server_step(self.rule, self.server, arrivals)
         self._merge(brought, step)
-        return step
+        return log
 
-    def _arrived(self, number: int, work: Workload, told: Inbox) -> tuple[Block, Tensor, list[Brought], Tensor | None]:
+    def _arrived(
+        self, number: int, work: Workload, told: StepInputs
+    ) -> tuple[Block, Tensor, list[Brought], Tensor | None]:
         """Rows [K, D] and losses [K] of a step's deliveries, what they bring beside, and the versions they began on."""
         if self.inputs.early:
             self.work(work, urgent=told.urgent)
-            self.ahead.need(told.places)
+            self.prefetch.need(told.places)
             losses = self.losses.index_select(0, told.slots)
             rows: Block = Rows(self.store, told.places) if self._in_place else self._taken(told.slots)
             brought = [self.carried.waiting[slot] for slot in told.places] if self.carried.waiting else []
@@ -186,14 +315,6 @@ class Run:
 
     def rest(self) -> None:
         """Nobody asks for steps any more, or not now: let go of what is only needed while steps are made."""
-
-    def apply(
-        self, rows: Block, staleness: Tensor, losses: Tensor, sizes: Tensor, clients: Tensor, starts: Tensor | None
-    ) -> Step:
-        """The rule's part of a step: the one place where deliveries become the next version."""
-        arrivals = Arrivals(rows, staleness, losses, sizes, clients, starts)
-        self.server, step = self.rule.advance(self.server, arrivals)
-        return step
 
     def _merge(self, brought: list[Brought], step: Step) -> None:
         """Average the buffers of the usable deliveries, and let the work make of their extras what it sends next."""
@@ -223,7 +344,7 @@ class Run:
         for start in range(0, len(work), block):
             for group in self.clients.groups(min(block, len(work) - start), urgent):
                 part = work[start + group.start : start + group.stop]
-                self.ahead.give(part.slots.tolist(), partial(self._compute, sent, part))
+                self.prefetch.give(part.slots.tolist(), partial(self._compute, sent, part))
 
     def _compute(self, sent: Sent, work: Workload) -> None:
         """Compute the gradients of a group of clients; any thread may do it, each slot belongs to one of them."""
@@ -251,7 +372,7 @@ class Run:
             self.carried.clients[client] = brought.state
         return brought
 
-    def _visit_all(self, work: Workload, told: Inbox, starts: Tensor, rows: Tensor) -> list[Brought]:
+    def _visit_all(self, work: Workload, told: StepInputs, starts: Tensor, rows: Tensor) -> list[Brought]:
         """The K pieces of work of a step, computed at delivery from the versions that were kept."""
 
         def one(place: int) -> Brought:
@@ -311,15 +432,6 @@ def _mean(values: list[Tensor]) -> Tensor:
     """By value; counters are rounded."""
     mean = torch.stack([value.double() for value in values]).mean(0)
     return mean.to(values[0].dtype) if values[0].is_floating_point() else mean.round().to(values[0].dtype)
-
-
-def logged(step: Step) -> Tensor:
-    """[5 + 2 K] float64: what is recorded of a step, in the order of NARROW and WIDE."""
-    nothing = filled(torch.nan, step.k, torch.float64, step.weights.device)
-    loss = nothing[0] if step.losses is None else step.mean_loss
-    similarities = nothing if step.similarities is None else step.similarities
-    narrow = (loss, step.lr, step.stage, step.dropped, step.skipped)
-    return torch.cat([torch.stack([value.double() for value in narrow]), step.weights, similarities])
 
 
 def columns(rows: Tensor) -> dict[str, NDArray]:

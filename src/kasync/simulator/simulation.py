@@ -26,12 +26,10 @@ from kasync.faults.spoilers import Spoilers
 from kasync.optimizers import PREFIX
 from kasync.simulator.evaluate import Evaluation, PerClient, evaluate, per_client
 from kasync.simulator.graph import CapturedRun
-from kasync.simulator.inputs import Inputs
 from kasync.simulator.memory import Memory, available, choose, size, spilling
-from kasync.simulator.plan import Plan
-from kasync.simulator.progress import Progress
-from kasync.simulator.records import METRIC, History, Record
-from kasync.simulator.run import CHUNK, Carried, Run, new_store
+from kasync.simulator.plan import Inputs, Plan, next_stop
+from kasync.simulator.records import METRIC, History, Progress, Record
+from kasync.simulator.run import Carried, Run, new_store
 from kasync.simulator.validation import check
 from kasync.timelines import Timeline
 from kasync.work import Gradient, Work
@@ -298,7 +296,7 @@ class Simulation:
         saved = time.monotonic()
         pause = min(FIRST_CHECKPOINT, self.checkpoint_every)
         while self.done < self.timeline.steps:
-            stop = min(self._next_stop(), self.timeline.steps)
+            stop = next_stop(self.done, self.evaluate_every, self.timeline.steps)
             for rows in self.run.steps(self.done, stop):
                 start = self.done
                 self.history.put(start, rows)
@@ -320,10 +318,6 @@ class Simulation:
     def over(self) -> bool:
         """Whether every step was made."""
         return self.done == self.timeline.steps
-
-    def _next_stop(self) -> int:
-        """The end of the next piece: the next evaluation, or a chunk further."""
-        return min(self.done + CHUNK, (self.done // self.evaluate_every + 1) * self.evaluate_every)
 
     def _evaluate_at(self, step: int) -> None:
         if step % self.evaluate_every and not self.over:

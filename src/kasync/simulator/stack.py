@@ -24,9 +24,9 @@ from kasync.core import Rule, ServerState
 from kasync.data.federated import scaled
 from kasync.errors import UserError
 from kasync.simulator.evaluate import Evaluation, evaluate_stack
-from kasync.simulator.graph import CAPTURING, WARM_UP, Buffers, arrays_of, own_stream, recorded
-from kasync.simulator.inputs import Inputs, Workload
-from kasync.simulator.run import CHUNK, Run, columns, logged
+from kasync.simulator.graph import CAPTURING, WARM_UP, Buffers, own_stream, recorded
+from kasync.simulator.plan import CHUNK, Chunk, Inputs, Workload, next_stop
+from kasync.simulator.run import Run, columns, server_step
 from kasync.simulator.simulation import Simulation
 from kasync.work import Gradient
 from kasync.work.clients import Clients, one_thread_each
@@ -45,7 +45,7 @@ STACKABLE = (  # server optimisers that torch.vmap takes, all of them without a 
 
 
 @dataclass(frozen=True, eq=False)
-class Chunk:
+class StackedChunk:
     """The inputs of a chunk of steps, for G different kinds of inputs."""
 
     arrays: dict[str, NDArray]  # name -> [steps, G, ...]
@@ -56,7 +56,6 @@ class Chunks:
     """Prepares the next chunk while the device is busy with this one."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
-        self.k = runs[0].plan.timeline.k
         self.inputs: list[Inputs] = []  # [G]
         self.kinds: list[int] = []  # [R] -> G
         seen: dict[Any, int] = {}
@@ -68,9 +67,9 @@ class Chunks:
                 self.inputs.append(run.inputs)
             self.kinds.append(seen[key])
         self._pool = ThreadPoolExecutor(1)
-        self._next: tuple[int, Future[Chunk]] | None = None
+        self._next: tuple[int, Future[StackedChunk]] | None = None
 
-    def take(self, start: int, stop: int) -> Chunk:
+    def take(self, start: int, stop: int) -> StackedChunk:
         """The inputs of the steps start..stop-1."""
         if self._next is not None and self._next[0] == start:
             return self._next[1].result()
@@ -83,15 +82,10 @@ class Chunks:
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def _prepare(self, start: int, stop: int) -> Chunk:
-        everyone, late = [], []
-        for inputs in self.inputs:
-            works = inputs.work(start, stop)
-            extra = [max(0, len(work) - self.k) for work in works]
-            late.append([work[:more] for work, more in zip(works, extra, strict=True)])
-            fitted = [work[more:].padded(self.k, -1) for work, more in zip(works, extra, strict=True)]
-            everyone.append(arrays_of(inputs.deliveries(start, stop), fitted))
-        return Chunk({name: np.stack([each[name] for each in everyone], axis=1) for name in everyone[0]}, late)
+    def _prepare(self, start: int, stop: int) -> StackedChunk:
+        chunks = [Chunk.of(inputs, start, stop, idle=-1) for inputs in self.inputs]
+        arrays = {name: np.stack([each.arrays[name] for each in chunks], axis=1) for name in chunks[0].arrays}
+        return StackedChunk(arrays, [each.late for each in chunks])
 
 
 class Stack:
@@ -162,12 +156,12 @@ class Stack:
         for number, run in enumerate(self.runs):
             run.server = ServerState.from_state_dict({name: value[number] for name, value in self.state.items()})
 
-    def pieces(self) -> Iterator[tuple[int, int]]:
+    def chunks(self) -> Iterator[tuple[int, int]]:
         """[start, stop) of the steps between two evaluations, at most a chunk at a time."""
         every, steps = self.simulations[0].evaluate_every, self.simulations[0].timeline.steps
         start = 0
         while start < steps:
-            stop = min(start + CHUNK, (start // every + 1) * every, steps)
+            stop = next_stop(start, every, steps)
             yield start, stop
             start = stop
 
@@ -176,16 +170,16 @@ class Stack:
         """Make the steps start..stop-1 of all runs and write down what is recorded of them."""
         every, last = self.simulations[0].evaluate_every, self.simulations[0].timeline.steps
         with torch.cuda.stream(self.stream) if self.on_cuda else one_thread_each():
-            piece = self.inputs.take(start, stop)
-            self._load(piece)
+            chunk = self.inputs.take(start, stop)
+            self._load(chunk)
             assert self.buffers is not None
             if stop < last:
-                self.inputs.prepare(stop, min(stop + CHUNK, (stop // every + 1) * every, last))
+                self.inputs.prepare(stop, next_stop(stop, every, last))
             for offset in range(stop - start):
                 with CAPTURING if self.graph is None else nullcontext():  # one thread's precision is every thread's
-                    if any(len(works[offset]) for works in piece.late):
+                    if any(len(works[offset]) for works in chunk.late):
                         for number, run in enumerate(self.runs):
-                            self._catch_up(number, piece.late[self.inputs.kinds[number]][offset], run)
+                            self._catch_up(number, chunk.late[self.inputs.kinds[number]][offset], run)
                     self._step()
             log = self.buffers.log[: stop - start]
             found = self._judged() if stop % every == 0 or stop == last else None
@@ -204,10 +198,10 @@ class Stack:
             found[mine] = evaluate_stack(self.machine, clients, params[mine])
         return found.tolist()
 
-    def _load(self, piece: Chunk) -> None:
+    def _load(self, chunk: StackedChunk) -> None:
         """Copy the inputs of a chunk to the device, each to the runs it belongs to."""
         idle = self.store.shape[1] - 1
-        arrays = {name: torch.from_numpy(array).to(self.device) for name, array in piece.arrays.items()}
+        arrays = {name: torch.from_numpy(array).to(self.device) for name, array in chunk.arrays.items()}
         arrays = {name: values.index_select(1, self.kind) for name, values in arrays.items()}  # [steps, R, ...]
         places = arrays["work_slots"]
         arrays["work_slots"] = torch.where(places < 0, idle, places) + self.shift
@@ -244,7 +238,7 @@ class Stack:
         self.done += 1
 
     def _capture(self, buffers: Buffers) -> None:
-        """What another thread spoils, the next step captures."""
+        """Capture fails if another thread touches CUDA meanwhile; then the next step tries again."""
         with suppress(RuntimeError):
             self.graph = recorded(self.stream, lambda: self._body(buffers))
 
@@ -288,8 +282,8 @@ class Stack:
     ) -> tuple[dict[str, Tensor], Tensor]:  # fmt: skip
         """One run's rule, as torch.vmap wants it: plain tensors in and out."""
         arrivals = Arrivals(rows, staleness, losses, sizes, clients)
-        after, step = self.rule.advance(ServerState.from_state_dict(state), arrivals, lr)
-        return after.state_dict(), logged(step)
+        after, _, log = server_step(self.rule, ServerState.from_state_dict(state), arrivals, lr)
+        return after.state_dict(), log
 
     def _write(self, buffers: Buffers, after: dict[str, Tensor], log: Tensor) -> None:
         for name, value in after.items():
@@ -320,21 +314,21 @@ def _stacked(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 def together(simulations: Sequence[Simulation]) -> Iterator[int]:
     """Make all these runs at once; yields the steps done so far. Afterwards each simulation tells its records.
 
-    They must be `alike`. A stack keeps no checkpoint: what is interrupted begins anew.
+    What `stackable` says of them must be equal. A stack keeps no checkpoint: what is interrupted begins anew.
     """
     for one in simulations:
-        if alike(one) is None or alike(one) != alike(simulations[0]):
+        if stackable(one) is None or stackable(one) != stackable(simulations[0]):
             raise UserError(f"the run of {one.run.rule.name} cannot be stacked with the others: make it by itself.")
     stack = Stack(simulations)
     try:
-        for start, stop in stack.pieces():
+        for start, stop in stack.chunks():
             stack.steps(start, stop)
             yield stop
     finally:
         stack.let_go()
 
 
-def alike(simulation: Simulation) -> Any:
+def stackable(simulation: Simulation) -> Any:
     """What must be equal for runs to be stacked; None for a run that has to be made by itself."""
     run = simulation.run
     shape = run.inputs.early and run.clients.backend == "chain" and isinstance(run.clients.work, Gradient)

@@ -1,4 +1,4 @@
-"""Is work that was given out done once, before it is needed, and never silently not at all?"""
+"""Work that was given out is done once, before it is needed, and never silently not at all."""
 
 import random
 import threading
@@ -12,7 +12,7 @@ from small_worlds import CLIENTS, finished, mlp, vectors
 from torch.nn.functional import cross_entropy
 
 from kasync import Gradient, rules, simulate, timelines
-from kasync.simulator.ahead import MOST, Ahead
+from kasync.simulator.run import MOST, Prefetch
 
 THREADS = [1, 2, 4]
 
@@ -36,30 +36,30 @@ class Diary:
 @settings(deadline=None, max_examples=20)
 @given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=20), needed=st.data())
 def test_what_is_needed_is_done_and_everything_is_done_once(threads, sizes, needed):
-    diary, ahead, first = Diary(), Ahead.beside(threads), 0
+    diary, prefetch, first = Diary(), Prefetch.beside(threads), 0
     for size in sizes:
-        ahead.give(*diary.piece(list(range(first, first + size))))
+        prefetch.give(*diary.piece(list(range(first, first + size))))
         first += size
         wanted = needed.draw(st.sets(st.integers(0, first - 1), max_size=3))
-        ahead.need(wanted)
+        prefetch.need(wanted)
         assert wanted <= set(diary.done)
-        assert len(ahead.pieces) <= MOST + threads
-    ahead.finish()
+        assert len(prefetch.pieces) <= MOST + threads
+    prefetch.finish()
     assert sorted(diary.done) == list(range(first))
 
 
 def test_the_thread_that_gives_out_work_takes_part_in_it():
-    diary, ahead = Diary(), Ahead.beside(2)
+    diary, prefetch = Diary(), Prefetch.beside(2)
     for slot in range(20):
-        ahead.give(*diary.piece([slot]))
-    ahead.finish()
+        prefetch.give(*diary.piece([slot]))
+    prefetch.finish()
     assert threading.get_ident() in diary.by
     assert len(diary.by) == 2
 
 
 def test_one_thread_does_everything_at_once_and_itself():
-    diary, ahead = Diary(), Ahead.beside(1)
-    ahead.give(*diary.piece([3]))
+    diary, prefetch = Diary(), Prefetch.beside(1)
+    prefetch.give(*diary.piece([3]))
     assert diary.done == [3]
     assert diary.by == {threading.get_ident()}
 
@@ -72,11 +72,11 @@ def test_an_error_in_another_thread_comes_out_where_its_work_is_waited_for(wait)
         began.set()
         raise ZeroDivisionError("in the work")
 
-    ahead = Ahead.beside(2)
-    ahead.give([7], fail)
+    prefetch = Prefetch.beside(2)
+    prefetch.give([7], fail)
     assert began.wait(10)  # the other thread has it
     with pytest.raises(ZeroDivisionError, match="in the work"):
-        ahead.need([7]) if wait == "need" else ahead.finish()
+        prefetch.need([7]) if wait == "need" else prefetch.finish()
 
 
 @pytest.mark.parametrize("threads", THREADS)
