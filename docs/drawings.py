@@ -1,10 +1,11 @@
-"""Which pictures explain the concepts? The three pieces, and K-async beside the synchronous server, as SVG.
+"""Draws the SVG pictures of the pages: the three pieces, K-async beside a synchronous server, and the map of packages.
 
     python docs/drawings.py [FOLDER]
 
-What the second one shows is not drawn by hand: both halves are timelines of kasync with the same durations.
+Both halves of the second are timelines of kasync with the same durations; the third is made from the imports in src.
 """
 
+import ast
 import sys
 from dataclasses import dataclass
 from html import escape
@@ -179,7 +180,84 @@ def k_async() -> str:
     )
 
 
-DRAWINGS = {"pieces.svg": three_pieces, "k-async.svg": k_async}
+PACKAGE = Path(__file__).parents[1] / "src" / "kasync"
+CORE = {"core", "step", "span", "arrivals", "discounts", "schedules", "optimizers"}  # one box: a server step
+BOXES = {  # what is drawn: where, in columns and rows, and what it is for
+    "cli": (500, 0, "the program kasync"),
+    "comparison": (500, 1, "kasync.compare"),
+    "report": (500, 2, "pages and figures"),
+    "experiments": (500, 3, "files, runs, store"),
+    "live": (84, 4, "Flower and Ray"),
+    "rules": (250, 4, "published rules"),
+    "simulator": (500, 4, "kasync.simulate"),
+    "models": (665, 4, "networks"),
+    "theory": (820, 4, "bounds, choice of k"),
+    "parts": (250, 5, "formulas"),
+    "work": (560, 5, "what clients bring"),
+    "faults": (740, 5, "what goes wrong"),
+    "timelines": (84, 6, "who delivers when"),
+    "core": (360, 6, "a server step"),
+    "data": (600, 6, "data sets, partitions"),
+}
+
+
+def box_of(module: str) -> str | None:
+    """The box that a module directly under kasync is drawn in; None for the small ones that everybody may use."""
+    return "core" if module in CORE else module if module in BOXES else None
+
+
+def imports() -> dict[str, set[str]]:
+    """box -> boxes that its modules import, anywhere in them."""
+    found: dict[str, set[str]] = {}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        here = box_of(file.relative_to(PACKAGE).parts[0].removesuffix(".py"))
+        if here is None:
+            continue
+        used = found.setdefault(here, set())
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == "kasync":
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [str(node.module)[7:].split(".")[0]] if str(node.module).startswith("kasync.") else []
+            else:
+                continue
+            used |= {other for name in names if (other := box_of(name)) and other != here}
+    return found
+
+
+def reached(uses: dict[str, set[str]], name: str, above: tuple[str, ...] = ()) -> set[str]:
+    """All boxes that a box imports, directly or through others; a circle is an error."""
+    assert name not in above, f"a circle of imports: {' -> '.join((*above, name))}"
+    return {far for other in uses[name] for far in ({other} | reached(uses, other, (*above, name)))}
+
+
+def architecture() -> str:
+    """Packages with their arrows of import, those left out that a longer way implies."""
+    uses, height = imports(), 42 + 84 * 7
+    shapes = []
+    for name, others in uses.items():
+        x, row, says = BOXES[name]
+        for other in sorted(others):
+            if any(other in reached(uses, between) for between in others):
+                continue
+            to_x, to_row, _ = BOXES[other]
+            assert to_row > row, f"{name} imports {other}, which BOXES does not place below it"
+            start, end = 24 + 84 * row, 22 + 84 * to_row
+            if to_row > row + 1 and abs(to_x - x) > 200:  # around the boxes between, from the side
+                side = x - 68 if to_x < x else x + 68
+                bend = f"M{side:g} {start + 22:g} C{to_x:g} {start + 22:g} {to_x:g} {start + 60:g} {to_x:g} {end:g}"
+            else:
+                bend = f"M{x:g} {start + 44:g} C{x:g} {start + 72:g} {to_x:g} {end - 34:g} {to_x:g} {end:g}"
+            shapes.append(f'<path d="{bend}" fill="none" stroke="{GREY}" stroke-width="1.2" marker-end="url(#tip)"/>')
+        shapes.append(box(x - 68, 24 + 84 * row, 136, 44, "#f3f6fa", stroke=COLOURS[0], stroke_width="1.4", rx="8"))
+        shapes.append(text(x, 43 + 84 * row, name, 15, anchor="middle", font_weight="700"))
+        shapes.append(text(x, 60 + 84 * row, says, 12, GREY, "middle"))
+    words = "An arrow points at what is imported; one that a longer way implies is left out."
+    shapes.append(text(16, height - 14, words, 13, GREY))
+    return drawing(900, height, "The packages of kasync and their imports, from the command line down", shapes)
+
+
+DRAWINGS = {"pieces.svg": three_pieces, "k-async.svg": k_async, "architecture.svg": architecture}
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent

@@ -1,10 +1,12 @@
-"""Hooks of the documentation site: formulas, the command-line reference, lists of parameters, versions."""
+"""Hooks of the documentation site: formulas, the references of commands and modules, lists of parameters, versions."""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import griffe
@@ -15,6 +17,8 @@ FORMULA = re.compile(r"(?<![\\$\w])\$([^$\n]+)\$(?![\w$])")
 WORD = re.compile(r"formula0x([0-9a-f]+)x0")  # a formula until the page is HTML: Markdown takes MathML for a block
 ALONE = re.compile(rf"<p>\s*{WORD.pattern}\s*</p>")
 COMMANDS = "<!-- commands -->"  # where docs/cli.md wants the reference
+MODULES = "<!-- modules -->"  # where docs/architecture.md wants the list of modules
+PACKAGE = Path(__file__).parents[1] / "src" / "kasync"
 EXAMPLE = re.compile(r"^Example: `(.+)`$", re.MULTILINE)
 SETTING = re.compile(r"([A-Za-z_]\w*(?:, \w+)*) {2,}(\S.*)")  # `name   what it is`, as the docstrings lay it out
 
@@ -27,10 +31,12 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """The page with its commands filled in and a word in the place of each formula, its code untouched."""
+    """The page with its references filled in and a word in the place of each formula, its code untouched."""
     pieces = FENCED.split(markdown)
     filled = "".join(piece if place % 2 else FORMULA.sub(_word, piece) for place, piece in enumerate(pieces))
-    return filled.replace(COMMANDS, commands()) if COMMANDS in filled else filled
+    for marker, made in ((COMMANDS, commands), (MODULES, modules)):
+        filled = filled.replace(marker, made()) if marker in filled else filled
+    return filled
 
 
 def on_page_content(html: str, **_: Any) -> str:
@@ -49,6 +55,15 @@ def _mathml(found: re.Match[str], display: str = "inline") -> str:
     if unknown := re.findall(r"\\\w+", made):
         raise ValueError(f"${formula}$: latex2mathml does not know {', '.join(unknown)}")
     return made.replace('<mo stretchy="false">&#x0007C;', '<mo stretchy="false" lspace="0" rspace="0">&#x0007C;')
+
+
+def modules() -> str:
+    """Markdown table of every module with the first line of its docstring."""
+    rows = ["| module | what is in it |", "|---|---|"]
+    for file in sorted(PACKAGE.rglob("*.py")):
+        told = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+        rows.append(f"| `{file.relative_to(PACKAGE).as_posix()}` | {told} |")
+    return "\n".join(rows)
 
 
 def commands() -> str:

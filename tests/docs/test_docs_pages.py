@@ -1,5 +1,6 @@
 """Do the pages say what is so: rules, drawings, dependencies, links, and a site without a warning?"""
 
+import ast
 import importlib
 import importlib.util
 import os
@@ -57,6 +58,28 @@ def test_a_rule_without_results_says_so_and_one_with_results_shows_them():
 def test_the_drawings_are_what_the_script_draws():
     for name, draw in script("drawings").DRAWINGS.items():
         assert (DOCS / name).read_text() == draw(), f"{name}: run python docs/drawings.py"
+
+
+def test_the_map_shows_every_package():
+    boxes = script("drawings").BOXES
+    packages = {path.parent.name for path in (ROOT / "src" / "kasync").glob("*/__init__.py")}
+    assert packages - set(boxes) == set(), "enter it into BOXES of docs/drawings.py"
+
+
+def test_a_circle_of_imports_is_refused():
+    with pytest.raises(AssertionError, match="a circle of imports: a -> b"):
+        script("drawings").reached({"a": {"b"}, "b": {"a"}}, "a")
+
+
+def test_what_the_walk_through_the_architecture_names_is_there():
+    text = (DOCS / "architecture.md").read_text()
+    named = re.findall(r"`(\w+)` in `([\w/]+\.py)`", text)
+    assert len(named) > 15
+    for name, file in named:
+        tree = ast.parse((ROOT / "src" / "kasync" / file).read_text())
+        assert name in {getattr(node, "name", None) for node in tree.body}, f"{name} is not in {file}"
+    for place in re.findall(r"\| `(tests/[\w/.]+)` \|", text):
+        assert (ROOT / place).exists(), place
 
 
 def test_links_between_files_lead_somewhere():
