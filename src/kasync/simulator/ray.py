@@ -36,11 +36,9 @@ from kasync.data.federated import FederatedData, FederatedTensors
 from kasync.errors import UserError
 from kasync.faults.spoilers import Spoilers
 from kasync.kernel import Block, Rows
-from kasync.simulator.ahead import Ahead
-from kasync.simulator.inputs import Inputs, Workload
 from kasync.simulator.memory import SHARE, VECTORS, Memory, available, capacity, data_bytes, free_on_disk, size
-from kasync.simulator.plan import Plan
-from kasync.simulator.run import Carried, Inbox, Run, new_store
+from kasync.simulator.plan import Inputs, Plan, Workload
+from kasync.simulator.run import Carried, Prefetch, Run, StepInputs, new_store
 from kasync.work import Work
 from kasync.work.batches import Batches
 from kasync.work.clients import Clients
@@ -193,7 +191,7 @@ class Cluster:
         store = new_store(memory.rows, params, "cpu")
         server = rule.prepared(ServerState.initial(params))
         nothing = torch.zeros(plan.versions + 1, device=params.device)
-        run = RayRun(plan, inputs, clients, rule, server, store, nothing, Ahead.beside(1), carried)
+        run = RayRun(plan, inputs, clients, rule, server, store, nothing, Prefetch.beside(1), carried)
         run.crew = Crew(self, plan, inputs, store, carried, params.device, ray.put((code, arrays)), str(params.device))
         return run
 
@@ -236,7 +234,9 @@ class RayRun(Run):
         self.crew.begin(start)
         yield from super().steps(start, stop)
 
-    def _arrived(self, number: int, work: Workload, told: Inbox) -> tuple[Block, Tensor, list[Brought], Tensor | None]:
+    def _arrived(
+        self, number: int, work: Workload, told: StepInputs
+    ) -> tuple[Block, Tensor, list[Brought], Tensor | None]:
         slot = int(self.plan.version_slots[number])
         if slot >= 0:
             if any(self.carried.now):
