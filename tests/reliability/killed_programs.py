@@ -14,9 +14,11 @@ import torch
 from fake_grid import FakeGrid
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from safetensors.numpy import load_file
-from small_worlds import CLIENTS, make_rule, mlp, vectors
+from small_worlds import CLASSES, CLIENTS, FEATURES, make_rule, mlp, vectors
+from torch import nn
 
-from kasync import Gradient, rules, simulate, timelines
+from kasync import Gradient, Local, rules, simulate, timelines
+from kasync.data.federated import from_arrays
 from kasync.experiments import grid, runner, tune
 from kasync.live.flower import KAsync
 from kasync.live.journal import read_state
@@ -41,17 +43,19 @@ class Simulated:
 
     may_remain = ""
 
-    def live(self, folder: Path) -> None:
-        simulation = simulate(
+    def given(self) -> tuple[Any, ...]:
+        """Model, data, rule, timeline and work."""
+        return (
             mlp(),
             vectors(),
             make_rule("wkafl", mlp(), vectors()),
             timelines.uniform(CLIENTS, 3, 150, seed=4),
             Gradient(4),
-            evaluate_every=5,
-            checkpoint=folder / "run.ckpt",
-            checkpoint_every=0.0,
         )
+
+    def live(self, folder: Path) -> None:
+        place = {"checkpoint": folder / "run.ckpt", "checkpoint_every": 0.0}
+        simulation = simulate(*self.given(), evaluate_every=5, **place)
         told = [value for record in simulation for value in (record.step, record.loss, record.accuracy or 0.0)]
         whole = json.dumps(told + simulation.params.tolist())
         (folder / "result").write_text(whole)
@@ -61,6 +65,23 @@ class Simulated:
 
     def after_death(self, folder: Path, seen: dict[str, Any]) -> list[str]:
         return []
+
+
+class Dropping(Simulated):
+    """The same with dropout, batch norm and an optimiser's state at every client; each life has other threads."""
+
+    def given(self) -> tuple[Any, ...]:
+        torch.set_num_threads(1 + os.getpid() % 3)
+        torch.manual_seed(1)
+        model = nn.Sequential(
+            nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.4), nn.Linear(8, CLASSES)
+        )
+        draw = np.random.default_rng(0)
+        inputs, labels = draw.normal(size=(120, FEATURES)), draw.integers(0, CLASSES, 120)
+        parts = list(np.arange(96).reshape(CLIENTS, -1))
+        held = from_arrays(inputs[:96], labels[:96], inputs[96:], labels[96:], parts, classes=CLASSES)
+        work = Local(4, steps=2, lr=0.01, optimizer=torch.optim.AdamW, keep=True)
+        return model, held, rules.fedbuff(0.5), timelines.uniform(CLIENTS, 3, 150, seed=4), work
 
 
 class Grid:
@@ -189,6 +210,7 @@ class Served:
 
 PROGRAMS = {
     "simulate": Simulated,
+    "simulate, dropout": Dropping,
     "reproduce": Grid,
     "tune": Tuning,
     "flower, all": functools.partial(Served, 3),

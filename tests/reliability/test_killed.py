@@ -12,7 +12,7 @@ from loopback import Processes
 
 pytest.importorskip("flwr")
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-PROGRAMS = ["simulate", "reproduce", "tune", "flower, all", "flower, two of three"]
+PROGRAMS = ["simulate", "simulate, dropout", "reproduce", "tune", "flower, all", "flower, two of three"]
 HUNTER = str(Path(__file__).with_name("killing.py"))
 
 
