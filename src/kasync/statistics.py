@@ -62,6 +62,12 @@ def paired(ours: Mapping[int, float | None], theirs: Mapping[int, float | None])
     return estimate(differences(ours, theirs))
 
 
+def ratios(ours: Mapping[int, float | None], theirs: Mapping[int, float | None]) -> list[float]:
+    """Ours divided by theirs for every seed that has both, in the order of the seeds."""
+    pairs = [(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
+    return [one / other for one, other in pairs if one is not None and other]
+
+
 def p_value(differences: Sequence[float]) -> float | None:
     """Two-sided p of the paired t-test: so large a mean difference by chance alone. None for fewer than two.
 

@@ -61,7 +61,7 @@ def _row(line: Line, target: float) -> dict[str, Any]:
     from kasync.report.results import reaching
 
     last = [run.summary["last_accuracy"] for run in line.finished]
-    seconds = [*reaching(target, "time", "virtual time").by_seed(line).values()]
+    seconds = [*reaching(target, "time").by_seed(line).values()]
     reached = [value for value in seconds if value is not None]
     stale = [run.summary["timeline"]["mean_staleness"] for run in line.finished]
     return {

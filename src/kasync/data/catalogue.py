@@ -18,6 +18,7 @@ LOADERS = {  # name -> module and function; imported when asked for
     "celeba": ("celeba", "load"),
     "femnist": ("femnist", "load"),
     "synthetic": ("synthetic", "load"),
+    "mixture": ("synthetic", "load_mixture"),
     "shakespeare": ("text", "load_shakespeare"),
     "newsgroups": ("text", "load_newsgroups"),
 }

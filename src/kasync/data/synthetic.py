@@ -1,4 +1,6 @@
-"""LEAF's synthetic(alpha, beta): clients whose models differ by alpha and whose inputs differ by beta.
+"""Made data: LEAF's synthetic(alpha, beta), and a mixture of Gaussians.
+
+synthetic(alpha, beta): clients whose models differ by alpha and whose inputs differ by beta.
 
 Li et al., "Federated Optimization in Heterogeneous Networks" (FedProx), section 5.1. Client c draws u ~ N(0, alpha) and
 B ~ N(0, beta), both read as standard deviations as in the authors' program; a model W, b ~ N(u, 1) and a centre
@@ -42,6 +44,42 @@ def load(
     test = every_fifth(groups)
     source = f"synthetic({alpha:g}, {beta:g}), {clients} clients, seed {seed}"
     return Dataset("synthetic", everything.subset(~test), everything.subset(test), classes, source)
+
+
+def load_mixture(
+    places: Sequence[Path] = (),
+    components: int = 32,
+    classes: int = 4,
+    dimension: int = 512,
+    deviation: float = 0.5,
+    distance: float = 0.1,
+    samples: int = 20_000,
+    seed: int = 0,
+) -> Dataset:
+    """A mixture of Gaussians, several to a class; `groups` is the component, every fifth sample is for testing.
+
+    x ~ N(c, deviation^2), the centres c ~ N(0, distance^2). As large as the toy of asynchronous DiLoCo (Liu et al.,
+    2024), whose program draws its centres in another way.
+    """
+    for setting, value, least in (
+        ("components", components, 1),
+        ("classes", classes, 2),
+        ("dimension", dimension, 1),
+        ("samples", samples, 5 * components),
+    ):
+        if value != int(value) or value < least:
+            raise UserError(f"{setting} is {value!r}: give a whole number of at least {least}.")
+    for setting, spread in (("deviation", deviation), ("distance", distance)):
+        if not isfinite(spread) or spread <= 0:
+            raise UserError(f"{setting} is {spread!r}: give a finite number above 0.")
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(0, distance, (components, dimension))
+    groups = np.arange(samples, dtype=np.int64) % components
+    inputs = (centres[groups] + deviation * rng.standard_normal((samples, dimension))).astype(np.float32)
+    everything = Samples(inputs, groups % classes, groups)
+    test = every_fifth(groups)
+    source = f"{components} Gaussians in {dimension} dimensions, seed {seed}"
+    return Dataset("mixture", everything.subset(~test), everything.subset(test), classes, source)
 
 
 def _client(

@@ -70,12 +70,12 @@ def ready(settings: RunSettings) -> Ready:
 def model_of(settings: RunSettings, held: FederatedData) -> nn.Module:
     """The network, started as the seed says."""
     if not components.is_own(settings.model):
-        return models.build(settings.model, held, seed=settings.seed)
+        return models.build(settings.model, held, seed=settings.seed, **settings.model_settings)
     offered = {"data": lambda: held, "classes": lambda: held.classes}
-    return own_model(components.load(settings.model, "model"), settings.seed, offered)
+    return own_model(components.load(settings.model, "model"), settings.seed, offered, settings.model_settings)
 
 
-def own_model(make: Any, seed: int, offered: components.Offered) -> nn.Module:
+def own_model(make: Any, seed: int, offered: components.Offered, given: Mapping[str, Any] | None = None) -> nn.Module:
     """A model, or what a class or function makes of the seed and what else it asks for by name."""
     if isinstance(make, nn.Module):
         return make
@@ -83,7 +83,7 @@ def own_model(make: Any, seed: int, offered: components.Offered) -> nn.Module:
         raise UserError(f"model is {type(make).__name__}: give a torch.nn.Module, or a function that makes one.")
     with torch.random.fork_rng(devices=[]):  # the start is the seed's, whoever draws it
         torch.manual_seed(seed)
-        found = components.by_seed("model", make, seed, offered)
+        found = components.by_seed("model", make, seed, offered, given)
     if not isinstance(found, nn.Module):
         raise UserError(f"model gives {type(found).__name__}: return a torch.nn.Module.")
     return found

@@ -24,6 +24,13 @@ PAPERS, PROBLEMS = HERE / "papers", HERE / "problems"
 SCALES = ("quick", "full")
 SEEDS = {"quick": 2, "full": 3}  # where a file does not say
 KINDS = ("training", "timelines")
+METRICS = ("accuracy", "perplexity")  # by which rules are judged and targets are meant
+COSTS = {"step": "steps", "time": "virtual time", "updates": "client uploads"}  # what a target is counted in
+SHORT = (
+    "uploads",
+    "over_selection",
+    "evaluate",
+)  # in [run] of an experiment beside the settings of a run; see `_sized`
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,9 @@ class Problem:
 
     def settings_of(self, rule: str) -> Mapping[str, Any]:
         """The settings of a rule on this problem."""
+        if rule not in self.rules and ":" in rule:  # of the user's own: as rules that suit a data set are started
+            facts = facts_of(rule)
+            return {facts.rate: self.rules[MAIN]["lr"] if facts.start is None else facts.start}
         if rule not in self.rules:
             raise UserError(f"problem {self.name!r} has no settings for the rule {rule!r}: add [rules.{rule}] to it.")
         return self.rules[rule]
@@ -137,7 +147,10 @@ class Experiment:
     shows: str = ""
     command: str = ""
     figures: Sequence[str] = ()
-    targets: Sequence[float] = ()  # accuracies whose steps and time are of interest
+    targets: Sequence[float] = ()  # accuracies, or perplexities, whose cost is of interest
+    costs: Sequence[str] = ("step", "time")  # what that is counted in
+    metric: str = "accuracy"
+    baseline: str = ""  # the contender whose time to a target is divided by that of the others
     kind: str = "training"
     x_title: str = ""  # what a task's x is
     against: str = "step"  # what curves are drawn against: step, or time, the virtual seconds
@@ -200,6 +213,7 @@ class Experiment:
             values = tuned.applied(values, task.name, task.problem.name, rule.of or rule.label)
         if "k" in values:  # a script that takes another number of deliveries than the others
             table["k"] = values.pop("k")
+        _sized(table)
         if "lr_per_arrival" in values:  # SASGD as most of its authors' scripts have it, not divided by k
             values["lr"] = values.pop("lr_per_arrival") * table["k"]
         if rule.factor != 1.0:
@@ -220,6 +234,9 @@ class Experiment:
             "figures",
             "kind",
             "targets",
+            "costs",
+            "metric",
+            "baseline",
             "x_title",
             "against",
             "tuned",
@@ -246,6 +263,31 @@ class Experiment:
 def _known(row: Mapping[str, Any], kind: type) -> dict[str, Any]:
     names = {each.name for each in fields(kind)}
     return {name: value for name, value in row.items() if name in names}
+
+
+def _sized(table: dict[str, Any]) -> None:
+    """`over_selection` and `uploads` as settings of a run, so that fleets of other k make equally many deliveries.
+
+    over_selection = 1.3: a synchronous round starts as many clients as work at a time and keeps 1 of 1.3 of them;
+    uploads: the server makes as many steps of k deliveries as these are; evaluate: so many times in the run.
+    """
+    if "over_selection" in table:
+        share, arrivals = table.pop("over_selection"), dict(table.get("arrivals", {}))
+        if not isinstance(share, int | float) or share < 1 or "concurrency" not in arrivals:
+            raise UserError(f"over_selection = {share!r}: give a factor of at least 1, with concurrency in arrivals.")
+        table["k"] = max(1, int(arrivals["concurrency"] / share))
+        kept = {name: value for name, value in arrivals.items() if name not in ("restart", "max_staleness")}
+        table["arrivals"] = {**kept, "mode": "sync"}
+    if "uploads" in table:
+        uploads = table.pop("uploads")
+        if not isinstance(uploads, int) or uploads < table["k"]:
+            raise UserError(f"uploads = {uploads!r}: give a whole number of at least k = {table['k']}.")
+        table["steps"] = uploads // table["k"]
+    if "evaluate" in table:
+        times = table.pop("evaluate")
+        if not isinstance(times, int) or times < 1:
+            raise UserError(f"evaluate = {times!r}: give a whole number of at least 1, the evaluations of a run.")
+        table["evaluate_every"] = max(1, table["steps"] // times)
 
 
 def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -288,10 +330,14 @@ KEYS = (
     "seeds",
     "figures",
     "targets",
+    "costs",
+    "metric",
+    "baseline",
     "kind",
     "x_title",
     "against",
     "variants",
+    "problems",
 )
 TASK = ("name", "title", "problem", "run", "group", "x", "note", "paper", "axes", "names")
 VALUE = ("title", "x", "run")  # what a value on an axis may say
@@ -304,19 +350,32 @@ def read(path: Path, scale: str = "quick") -> Experiment:
     _needs(table, ("title", "shows", "command", "rules"), str(path))
     seeds = table.get("seeds", {})
     _only(seeds, SCALES, f"[seeds] of {where}")
-    if table.get("kind", "training") not in KINDS:
-        raise unknown(f"kind in {where}", table["kind"], KINDS)
+    for key, known in (("kind", KINDS), ("metric", METRICS)):
+        if table.get(key, known[0]) not in known:
+            raise unknown(f"{key} in {where}", table[key], known)
+    for cost in table.get("costs", ()):
+        if cost not in COSTS:
+            raise unknown(f"cost in {where}", cost, COSTS)
     variants = {label: _variant(label, row, where) for label, row in table.get("variants", {}).items()}
     rules = [variants.get(label) or Contender(label, label) for label in table["rules"]]
+    if table.get("baseline", table["rules"][0]) not in table["rules"]:
+        raise unknown(f"baseline in {where}", table["baseline"], table["rules"])
     axes = table.get("axes", {})
+    own = {
+        name: _problem(f"{path.stem}-{name}", row, f"[problems.{name}] of {where}")
+        for name, row in table.get("problems", {}).items()
+    }
     tasks = {
-        each: [_task(task, f"[[{each}]] of {where}") for row in table[each] for task in crossed(row, axes, where)]
+        each: [_task(task, own, f"[[{each}]] of {where}") for row in table[each] for task in crossed(row, axes, where)]
         for each in SCALES
         if each in table
     }
     if scale not in tasks:
         raise unknown(f"scale of {path.stem}", scale, tasks)
-    texts = {name: table[name] for name in ("title", "shows", "command", "kind", "x_title", "against") if name in table}
+    names = ("title", "shows", "command", "kind", "x_title", "against", "metric", "baseline")
+    texts = {name: table[name] for name in names if name in table}
+    if "costs" in table:
+        texts["costs"] = tuple(table["costs"])
     return Experiment(
         name=path.stem,
         rules=_at_rates(rules, table["rates"], where) if "rates" in table else rules,
@@ -372,15 +431,21 @@ def _values(
     return [(axis, name, value) for name, value in axes[axis].items() if wanted == "*" or name in wanted]
 
 
-def _task(row: Mapping[str, Any], where: str) -> Task:
+def _task(row: Mapping[str, Any], problems: Mapping[str, Problem], where: str) -> Task:
     _only(row, TASK, where)
     for key in ("name", "problem"):
         if key not in row:
             raise UserError(f"a task in {where} has no {key}: add it.")
     run = row.get("run", {})
-    _only(run, [each.name for each in fields(RunSettings)], f"run of {row['name']!r} in {where}")
+    _only(run, [*(each.name for each in fields(RunSettings)), *SHORT], f"run of {row['name']!r} in {where}")
     own = {name: value for name, value in row.items() if name != "title"}
-    return Task(**{**own, "short": row.get("title", row["name"]), "problem": problem(row["problem"])})
+    return Task(
+        **{
+            **own,
+            "short": row.get("title", row["name"]),
+            "problem": problems.get(row["problem"]) or problem(row["problem"]),
+        }
+    )
 
 
 def _variant(label: str, row: Mapping[str, Any], where: str) -> Contender:
@@ -416,10 +481,13 @@ def problem(name: str) -> Problem:
 
 def read_problem(path: Path) -> Problem:
     """A problem from its file."""
-    table = toml.read(path)
-    _only(table, [each.name for each in fields(Problem) if each.name != "name"], path.name)
-    _needs(table, ("title", "run", "rules"), str(path))
-    return Problem(path.stem, **table)
+    return _problem(path.stem, toml.read(path), str(path))
+
+
+def _problem(name: str, table: Mapping[str, Any], where: str) -> Problem:
+    _only(table, [each.name for each in fields(Problem) if each.name != "name"], where)
+    _needs(table, ("title", "run", "rules"), where)
+    return Problem(name, **table)
 
 
 def _only(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:

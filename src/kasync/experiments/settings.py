@@ -15,7 +15,7 @@ from kasync.experiments import toml
 
 ELSEWHERE = ("root", "device", "hold")  # where and how a run is made, which does not decide its numbers
 SECTIONS = ("partition", "arrivals", "rule", "work")
-OPTIONAL = ("faults", "data", "loss", "metrics", "own")  # written down where they are given
+OPTIONAL = ("faults", "data", "model_settings", "loss", "metrics", "own")  # written down where they are given
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,7 @@ class RunSettings:
     work: Choice = Choice("gradient", {"batch_size": 8})
     faults: tuple[Choice, ...] = ()  # what goes wrong: see kasync.faults
     data: Mapping[str, Any] = field(default_factory=dict)  # settings of the data set itself
+    model_settings: Mapping[str, Any] = field(default_factory=dict)  # such as layers = 2 of gpt
     loss: str = ""  # module:name of a loss of one's own
     metrics: tuple[str, ...] = ()  # module:name of functions of test outputs and labels
     own: Mapping[str, Any] = field(default_factory=dict)  # fingerprints of all that is named module:name
@@ -115,7 +116,7 @@ class RunSettings:
         plain |= {"metrics": list(self.metrics)} if self.metrics else {}
         sections = {name: getattr(self, name).table() for name in SECTIONS}
         faults = {"faults": [fault.table() for fault in self.faults]} if self.faults else {}
-        tables = {name: dict(getattr(self, name)) for name in ("data", "own") if getattr(self, name)}
+        tables = {name: dict(getattr(self, name)) for name in ("data", "model_settings", "own") if getattr(self, name)}
         return plain | sections | faults | tables
 
     def resolved(self) -> RunSettings:

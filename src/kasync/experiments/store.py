@@ -15,6 +15,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import shutil
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,9 +72,13 @@ class Run:
         steps = (self.rows or self.steps).get("step")
         return int(steps[-1]) if steps is not None and len(steps) else 0
 
-    def reached(self, accuracy: float) -> Mapping[str, float] | None:
-        """Step, virtual time and client updates of the first evaluation at or above this accuracy."""
-        first = metrics.reached(self.rows["accuracy"], accuracy) if self.rows else None
+    def reached(self, target: float, metric: str = "accuracy") -> Mapping[str, float] | None:
+        """Step, virtual time and client updates of the first evaluation that meets this accuracy or perplexity."""
+        first = None
+        if self.rows and metric == "perplexity":
+            first = metrics.reached(-self.rows["test_loss"], -math.log(target))
+        elif self.rows:
+            first = metrics.reached(self.rows["accuracy"], target)
         if first is None:
             return None
         return {name: float(self.rows[name][first]) for name in ("step", "time", "updates")}

@@ -12,12 +12,13 @@ not those of the experiments.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kasync import lock
+from kasync import lock, statistics
 from kasync.errors import UserError, unknown
 from kasync.experiments import experiment as catalogue
 from kasync.experiments import files, grid, tuned
@@ -71,16 +72,16 @@ def tune(
     held = {"validation": HELD_OUT, **(overrides or {})}
     base = replace(one, tasks=chosen_on).cells(seed_list, (staleness,), None, held)
     how: dict[str, Any] = {"engine": engine, "jobs": jobs, "display": display}
+    metric = one.metric
     coarse = [cell for cell in base if cell.seed == FIRST_SEED]
     rates = rate_grid(budget, spacing)
-    tried = _made([_with(cell, lr=_rate(cell) * factor) for cell in coarse for factor in rates], out, how)
+    tried = _made([_with(cell, lr=_rate(cell) * factor) for cell in coarse for factor in rates], out, how, metric)
 
     def more(cells: Sequence[Cell]) -> None:
         """One more rate for each of these."""
         best = _best(coarse, tried)
-        tried.extend(
-            _made([_with(cell, **_another(cell, tried, best[_place(cell)], spacing)) for cell in cells], out, how)
-        )
+        others = [_with(cell, **_another(cell, tried, best[_place(cell)], spacing)) for cell in cells]
+        tried.extend(_made(others, out, how, metric))
 
     for _ in range(further):
         more(coarse)
@@ -91,13 +92,13 @@ def tune(
             for cell, values in zip(coarse, knobs, strict=True)
             for value in values
         ]
-        tried += _made(second, out, how)
+        tried += _made(second, out, how, metric)
         for number in range(KNOB_TRIES):
             more([cell for cell, values in zip(coarse, knobs, strict=True) if number < KNOB_TRIES - len(values)])
     if len(seed_list) > 1:
         finalists = _finalists(tried)
         rest = [cell for cell in base if cell.seed != FIRST_SEED]
-        tried += _made([_with(cell, **chosen) for cell in rest for chosen in finalists[_place(cell)]], out, how)
+        tried += _made([_with(cell, **chosen) for cell in rest for chosen in finalists[_place(cell)]], out, how, metric)
     best = _best(coarse, tried)
     folder = files.make_folder(out / "tuned")
     path = folder / f"{one.name}-{scale}.toml"
@@ -137,8 +138,11 @@ def _with(cell: Cell, **values: Any) -> Cell:
     return replace(cell, settings=replace(cell.settings, rule=rule).resolved())
 
 
-def _made(cells: list[Cell], out: Path, how: dict[str, Any]) -> list[dict[str, Any]]:
-    """Make the runs; a row for each, with what it changed and what it reached."""
+def _made(cells: list[Cell], out: Path, how: dict[str, Any], metric: str) -> list[dict[str, Any]]:
+    """Make the runs; a row for each, with what it changed and what it reached.
+
+    Where perplexity is the metric, `accuracy` is one over it: the mean probability of the right token.
+    """
     outcome = grid.make(cells, out, **how)
     wrong = dict(outcome.failed)
     rows = []
@@ -146,7 +150,10 @@ def _made(cells: list[Cell], out: Path, how: dict[str, Any]) -> list[dict[str, A
         run = cell.settings.name
         if run in wrong:
             raise UserError(f"a run of {cell.rule.label!r} on {cell.task.name!r} failed while tuning: {wrong[run]}")
-        summary = Store(out).run(run).summary
+        made = Store(out).run(run)
+        summary, reached = made.summary, made.summary.get("final_accuracy") or 0.0
+        if metric == "perplexity":
+            reached = math.exp(-statistics.final(made.rows["test_loss"]))
         values = cell.settings.rule.settings
         facts = facts_of(cell.settings.rule.kind)
         kept = {name: values[name] for name in (facts.rate, facts.knob) if name is not None}
@@ -156,7 +163,7 @@ def _made(cells: list[Cell], out: Path, how: dict[str, Any]) -> list[dict[str, A
                 "rule": cell.rule.label,
                 "seed": cell.seed,
                 "settings": kept,
-                "accuracy": 0.0 if summary["diverged"] else summary.get("final_accuracy") or 0.0,
+                "accuracy": 0.0 if summary["diverged"] else reached,
                 "diverged": summary["diverged"],
                 "run": run,
             }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from inspect import signature
 from math import prod
 from typing import Any
 
@@ -53,11 +55,20 @@ def names() -> list[str]:
     return sorted(_BUILDERS)
 
 
-def build(name: str, data: Any, seed: int = 0, classes: int | None = None) -> nn.Module:
-    """The named network for a data set (or federated data), or for a shape such as (3, 32, 32) with classes=10."""
+def build(name: str, data: Any, seed: int = 0, classes: int | None = None, **settings: Any) -> nn.Module:
+    """The named network for a data set (or federated data), or for a shape such as (3, 32, 32) with classes=10.
+
+    `settings` are arguments of its function, layers=2 of `gpt` for example.
+    """
     if name not in _BUILDERS:
         raise unknown("model", name, names())
-    return _BUILDERS[name](_Task.of(name, data, classes), seed)
+    fitting = _BUILDERS[name](_Task.of(name, data, classes))
+    fixed = fitting.keywords.keys() - DEFAULTS_OF_OURS
+    known = [each for each in signature(fitting.func).parameters if each != "seed" and each not in fixed]
+    for setting in settings:
+        if setting not in known:
+            raise unknown(f"setting of model {name!r}", setting, known)
+    return fitting(seed=seed, **settings)
 
 
 def default_for(dataset: str) -> str:
@@ -109,23 +120,24 @@ def _checked(name: str, task: _Task) -> _Task:
     return task
 
 
-_BUILDERS: dict[str, Callable[[_Task, int], nn.Module]] = {
-    "celeba_cnn": lambda task, seed: celeba_cnn(seed, task.outputs),
-    "emnist_cnn": lambda task, seed: emnist_cnn(task.outputs, seed),
-    "fedast_cnn": lambda task, seed: fedast_cnn(task.outputs, seed),
-    "fedbuff_cnn": lambda task, seed: fedbuff_cnn(task.outputs, seed),
-    "femnist_cnn": lambda task, seed: femnist_cnn(task.outputs, seed),
-    "gpt": lambda task, seed: gpt(context=task.shape[0], vocabulary=task.vocabulary, seed=seed),
-    "lenet": lambda task, seed: lenet(seed, task.outputs),
-    "logistic": lambda task, seed: logistic(prod(task.shape), task.outputs, seed),
-    "lstm": lambda task, seed: lstm(task.vocabulary, classes=task.outputs, last=task.last, seed=seed),
-    "mlp": lambda task, seed: mlp(prod(task.shape), 64, task.outputs, seed),
-    "resnet18": lambda task, seed: resnet18(task.outputs, seed=seed),
-    "resnet18_batch": lambda task, seed: resnet18(task.outputs, "batch", seed),
-    "resnet8": lambda task, seed: resnet8(task.outputs, seed=seed),
-    "resnet8_batch": lambda task, seed: resnet8(task.outputs, "batch", seed),
-    "vit": lambda task, seed: vit(classes=task.outputs, size=task.shape[1], channels=task.shape[0], seed=seed),
-    "word_bag": lambda task, seed: word_bag(task.vocabulary, task.outputs, seed=seed),
+DEFAULTS_OF_OURS = {"hidden", "norm"}  # that a name stands for and settings may change
+_BUILDERS: dict[str, Callable[[_Task], partial[nn.Module]]] = {
+    "celeba_cnn": lambda task: partial(celeba_cnn, classes=task.outputs),
+    "emnist_cnn": lambda task: partial(emnist_cnn, classes=task.outputs),
+    "fedast_cnn": lambda task: partial(fedast_cnn, classes=task.outputs),
+    "fedbuff_cnn": lambda task: partial(fedbuff_cnn, classes=task.outputs),
+    "femnist_cnn": lambda task: partial(femnist_cnn, classes=task.outputs),
+    "gpt": lambda task: partial(gpt, context=task.shape[0], vocabulary=task.vocabulary),
+    "lenet": lambda task: partial(lenet, classes=task.outputs),
+    "logistic": lambda task: partial(logistic, inputs=prod(task.shape), classes=task.outputs),
+    "lstm": lambda task: partial(lstm, vocabulary=task.vocabulary, classes=task.outputs, last=task.last),
+    "mlp": lambda task: partial(mlp, inputs=prod(task.shape), hidden=64, classes=task.outputs),
+    "resnet18": lambda task: partial(resnet18, classes=task.outputs),
+    "resnet18_batch": lambda task: partial(resnet18, classes=task.outputs, norm="batch"),
+    "resnet8": lambda task: partial(resnet8, classes=task.outputs),
+    "resnet8_batch": lambda task: partial(resnet8, classes=task.outputs, norm="batch"),
+    "vit": lambda task: partial(vit, classes=task.outputs, size=task.shape[1], channels=task.shape[0]),
+    "word_bag": lambda task: partial(word_bag, vocabulary=task.vocabulary, classes=task.outputs),
 }
 _FOR_TOKENS = {"gpt", "lstm", "word_bag"}
 _CIFAR = (3, 32, 32)
@@ -150,6 +162,7 @@ _DEFAULTS = {
     "cifar10": "lenet",
     "celeba": "celeba_cnn",
     "synthetic": "logistic",
+    "mixture": "mlp",
     "shakespeare": "lstm",
     "newsgroups": "word_bag",
 }

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kasync import statistics
 from kasync.errors import UserError
-from kasync.experiments.experiment import Contender, Experiment, Task
+from kasync.experiments.experiment import COSTS, Contender, Experiment, Task
 from kasync.experiments.resolve import title_of
 from kasync.experiments.store import ABOUT, Run, Store, run_in
 from kasync.statistics import Estimate, estimate, paired
@@ -249,9 +251,13 @@ def _of(name: str, title: str, digits: int = 4, column: str = "") -> Measure:
     return Measure(column or name, title, partial(_told, name), digits)
 
 
-def _reached(accuracy: float, name: str, run: Run) -> float | None:
-    first = run.reached(accuracy)
+def _reached(target: float, name: str, metric: str, run: Run) -> float | None:
+    first = run.reached(target, metric)
     return None if first is None else first[name]
+
+
+def _perplexity(run: Run) -> float | None:
+    return math.exp(statistics.final(run.rows["test_loss"])) if run.rows else None
 
 
 ACCURACY = _of("final_accuracy", "final accuracy")
@@ -278,19 +284,29 @@ ENDS = (
 )
 
 
-def reaching(accuracy: float, name: str = "step", unit: str = "steps") -> Measure:
-    """Steps, or virtual time, to this accuracy."""
-    return Measure(f"{name}_to_{accuracy:g}", f"{unit} to {accuracy:g}", partial(_reached, accuracy, name), 0)
+PERPLEXITY = Measure("final_perplexity", "final perplexity", _perplexity, 2)
+
+
+def reaching(target: float, name: str = "step", metric: str = "accuracy") -> Measure:
+    """Steps, virtual time or client uploads to this accuracy or perplexity."""
+    title = f"{COSTS[name]} to {'perplexity ' if metric == 'perplexity' else ''}{target:g}"
+    return Measure(f"{name}_to_{target:g}", title, partial(_reached, target, name, metric), 0)
 
 
 def targets(experiment: Findings) -> list[Measure]:
-    """Steps and virtual time to each accuracy the experiment names."""
-    ways = (("step", "steps"), ("time", "virtual time"))
-    return [reaching(accuracy, *way) for accuracy in experiment.about.targets for way in ways]
+    """What each target of the experiment costs, in everything it counts."""
+    about = experiment.about
+    return [reaching(target, cost, about.metric) for target in about.targets for cost in about.costs]
+
+
+def judged(experiment: Findings) -> Measure:
+    """What rules are judged by."""
+    return PERPLEXITY if experiment.about.metric == "perplexity" else ACCURACY
 
 
 def all_of(experiment: Findings) -> Sequence[Measure]:
     """Every number of an experiment."""
     if experiment.kind == "timelines":
         return OF_TIMELINES
-    return [ACCURACY, STABILITY, *ENDS, *targets(experiment), *BEHAVIOUR]
+    language = [PERPLEXITY] if experiment.about.metric == "perplexity" else []
+    return [ACCURACY, *language, STABILITY, *ENDS, *targets(experiment), *BEHAVIOUR]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kasync.experiments.experiment import Contender, Task
+from kasync.experiments.resolve import FRESH
 from kasync.report.numbers import FOLD, KEPT, NEAR, Standing, standings, sweeps, verdicts
 from kasync.report.results import (
     ACCURACY,
@@ -16,6 +17,7 @@ from kasync.report.results import (
     BEHAVIOUR,
     ENDS,
     OF_TIMELINES,
+    PERPLEXITY,
     PRINTED,
     STABILITY,
     WORDS,
@@ -24,9 +26,11 @@ from kasync.report.results import (
     Measure,
     Results,
     all_of,
+    judged,
+    reaching,
     targets,
 )
-from kasync.statistics import LEVEL, METHOD, Estimate, holm, p_value
+from kasync.statistics import LEVEL, METHOD, Estimate, estimate, holm, p_value, ratios
 from kasync.statistics import differences as differences_by_seed
 
 NOTHING = "–"
@@ -55,6 +59,8 @@ def sections(experiment: Findings) -> list[str]:
     if experiment.tried:
         return [sensitivity(experiment)]
     speed = _measured(experiment, [*targets(experiment), *BEHAVIOUR], "How fast, how stale, how many")
+    if experiment.about.baseline:
+        return [*(race(experiment, name, tasks) for name, tasks in experiment.groups().items()), speed]
     if _crossed(experiment):
         return [*matrices(experiment), speed]
     return [
@@ -63,6 +69,55 @@ def sections(experiment: Findings) -> list[str]:
         _between_semantics(experiment),
         speed,
     ]
+
+
+def race(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
+    """How each rule ends, what its targets cost, and how many times sooner than the baseline it is there.
+
+    What a paper or somebody's rerun prints of a number stands behind it in brackets.
+    """
+    measure, about = judged(experiment), experiment.about
+    baseline = next(rule for rule in experiment.rules if rule.label == about.baseline)
+    costs = targets(experiment)
+    times = [reaching(target, "time", about.metric) for target in about.targets]
+    head = ["task", "rule", measure.title, *(cost.title for cost in costs)]
+    head += [f"{baseline.title}: its time to {target:g} over this one's" for target in about.targets]
+    rows = []
+    for task in tasks:
+        lines = experiment.beside(task, experiment.semantics[0])
+        theirs = [line for line in lines if line.rule is baseline]
+        best = verdict_places(experiment, task)
+        for line in lines:
+            ended = number(measure.estimate(line), measure.digits, len(line.runs))
+            if line.rule.label in best:
+                ended = f"**{ended}**" if line.rule.label == best[0] else f"{ended} {WITHIN}"
+            cells = [ended]
+            cells += [number(cost.estimate(line), cost.digits, len(line.runs)) for cost in costs]
+            printed = [line.paper(PRINTED.get(each.name, each.name)) for each in (measure, *costs)]
+            cells = [_beside(cell, other) for cell, other in zip(cells, printed, strict=True)]
+            for time in times:
+                sooner = ratios(time.by_seed(theirs[0]), time.by_seed(line)) if theirs else []
+                cells.append(number(estimate(sooner), 2, len(line.runs)))
+            rows.append([task.short, line.rule.title, *cells])
+    title = f"### {name} (bold: the best; {WITHIN}: not told apart from it by paired t-tests with Holm's correction)"
+    return table(title, head, rows)
+
+
+def _beside(cell: str, printed: float | None) -> str:
+    return cell if printed is None else f"{cell} (printed: {printed:g})"
+
+
+def verdict_places(experiment: Findings, task: Task) -> list[str]:
+    """The labels of the best rule on a task and of those that are not told apart from it."""
+    measure = judged(experiment)
+    sign = -1.0 if measure is PERPLEXITY else 1.0
+    lines = [line for line in experiment.beside(task, experiment.semantics[0]) if line.rule.rule != FRESH]
+    found = {line.rule.label: each.mean for line in lines if (each := measure.estimate(line)) is not None}
+    ranked = sorted(found, key=lambda label: -sign * found[label])
+    by_label = {line.rule.label: measure.by_seed(line) for line in lines}
+    raw = [p_value(differences_by_seed(by_label[ranked[0]], by_label[label])) for label in ranked[1:]]
+    tied = [label for label, p in zip(ranked[1:], holm(raw), strict=True) if p is None or p >= 1.0 - LEVEL]
+    return [*ranked[:1], *tied]
 
 
 def _crossed(experiment: Findings) -> bool:

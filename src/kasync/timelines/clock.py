@@ -90,7 +90,8 @@ def clock(
                    step (over-selection)
     restart        "arrival": whoever is done is replaced at once, by a client that gets the current model (FedBuff);
                    "update": the k are replaced when the update is made
-    select         who is chosen: "uniform", "in_turn", "available", "least_heard", or a function of `selection.Known`
+    select         who is chosen: "uniform", "in_turn", "available", "least_heard", "new_then_last", or a function of
+                   `selection.Known`
     deadline       seconds after its choice when the server gives up on a client, or on a round that is not complete
     max_staleness  the server drops what is older than this when it arrives
     speeds         one factor per client (2 is twice as fast), or a distribution to draw them from once

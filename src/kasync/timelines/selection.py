@@ -267,6 +267,42 @@ class LeastHeard(Pool):
         return self.queues[heard]
 
 
+class NewThenLast(Pool):
+    """Who was never chosen, in random order; when there is none, who delivered last, so that the others never work.
+
+    The published program of ACE (2025) lets a client back into its pool only when the pool is empty.
+    """
+
+    def __init__(self, clients: int, seed: int, availability: Availability) -> None:
+        super().__init__(clients, seed, availability)
+        order = np.argsort(bits(seed, Stream.SELECTION, np.arange(clients)), kind="stable")
+        self.new, self.done = deque(order.tolist()), list[int]()
+        self.was_new: list[bool] = []  # of each choice so far, to undo
+
+    def choose(self, number: int, time: float) -> int:
+        self.was_new.append(bool(self.new))
+        return self.new.popleft() if self.new else self.done.pop()
+
+    def untake(self, client: int) -> None:
+        super().untake(client)
+        if self.was_new.pop():
+            self.new.appendleft(client)
+        else:
+            self.done.append(client)
+
+    def free(self, client: int) -> None:
+        super().free(client)
+        self.done.append(client)
+
+    def unfree(self, client: int) -> None:
+        super().unfree(client)
+        self.done.remove(client)
+
+    def free_all(self, clients: NDArray[np.integer]) -> None:
+        for client in clients.tolist():
+            self.free(client)
+
+
 class Custom(Pool):
     """A function of the user's chooses; each choice costs a look at all clients."""
 
@@ -304,4 +340,5 @@ SELECTIONS: dict[str, type[Pool]] = {
     "in_turn": InTurn,
     "available": Available,
     "least_heard": LeastHeard,
+    "new_then_last": NewThenLast,
 }
