@@ -7,7 +7,22 @@ from typing import Annotated
 
 import typer
 
-from kasync.cli import bench, compare, data, demo, experiments, follow, plan, report, results, rules, run, show, theory
+from kasync.cli import (
+    bench,
+    compare,
+    data,
+    demo,
+    experiments,
+    follow,
+    leaderboard,
+    plan,
+    report,
+    results,
+    rules,
+    run,
+    show,
+    theory,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -51,5 +66,6 @@ app.command()(rules.rules)
 app.command()(plan.plan)
 app.command()(theory.theory)
 app.add_typer(results.app, name="results")
+app.add_typer(leaderboard.app, name="leaderboard")
 app.add_typer(data.app, name="data")
 app.command()(bench.bench)

@@ -66,7 +66,7 @@ def reproduce(
         overrides=_overrides(device, root, steps, tf32),
     )
     settings = {cell.settings.name: cell.settings.table() for cell in planned.cells}
-    display = tracked(_display(quiet or as_json), track, "reproduce", out, settings)
+    display = tracked(display_of(quiet or as_json), track, "reproduce", out, settings)
     with show.interruptible(show.command_line()):
         outcome = grid.carry_out(planned, out, engine=engine, jobs=jobs, address=address, display=display)
     finish(planned, out, outcome, as_json, f"none yet: kasync report {out} --html")
@@ -119,7 +119,7 @@ def tune(
             overrides=_overrides(device, root, steps, tf32),
             engine=engine,
             jobs=jobs,
-            display=_display(quiet or as_json),
+            display=display_of(quiet or as_json),
         )
     rows = [
         {
@@ -138,7 +138,8 @@ def tune(
     show.note(f"Use them: kasync reproduce {experiment} --scale {scale} --tuned {path} --out {out}")
 
 
-def _display(quiet: bool) -> Any:
+def display_of(quiet: bool) -> Any:
+    """How the progress of a grid is shown."""
     from kasync.experiments.display import fitting
 
     return fitting(quiet)

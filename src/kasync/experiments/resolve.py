@@ -182,8 +182,9 @@ def _partition(choice: Choice) -> Choice:
 
     way = partition.build(choice.kind, **choice.settings)
     shown = {each.name: getattr(way, each.name) for each in fields(way)}
-    if not shown["allow_empty"]:
-        del shown["allow_empty"]
+    for later in ("allow_empty", "least"):  # runs made before there was such a setting keep their names
+        if not shown.get(later, True):
+            del shown[later]
     return Choice(choice.kind, {n: list(v) if isinstance(v, tuple) else v for n, v in shown.items()})
 
 

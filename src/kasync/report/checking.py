@@ -94,6 +94,10 @@ def estimates(every: Iterable[Results]) -> Iterator[Estimate]:
             for line, measure in product(experiment.lines, all_of(experiment)):
                 if (found := measure.estimate(line)) is not None:
                     yield found
+            if experiment.about.baseline:
+                for line, time in product(experiment.lines, tables.to_targets(experiment)):
+                    if (found := tables.sooner(experiment, line, time)) is not None:
+                        yield found
             for task, way in product(experiment.tasks, experiment.semantics):
                 lines = experiment.beside(task, way)
                 for one, other, measure in product(lines, lines, (ACCURACY, STABILITY)):

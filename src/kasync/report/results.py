@@ -287,16 +287,21 @@ ENDS = (
 PERPLEXITY = Measure("final_perplexity", "final perplexity", _perplexity, 2)
 
 
-def reaching(target: float, name: str = "step", metric: str = "accuracy") -> Measure:
+def reaching(target: float, name: str = "step", metric: str = "accuracy", digits: int = 0) -> Measure:
     """Steps, virtual time or client uploads to this accuracy or perplexity."""
     title = f"{COSTS[name]} to {'perplexity ' if metric == 'perplexity' else ''}{target:g}"
-    return Measure(f"{name}_to_{target:g}", title, partial(_reached, target, name, metric), 0)
+    return Measure(f"{name}_to_{target:g}", title, partial(_reached, target, name, metric), digits)
 
 
 def targets(experiment: Findings) -> list[Measure]:
     """What each target of the experiment costs, in everything it counts."""
     about = experiment.about
-    return [reaching(target, cost, about.metric) for target in about.targets for cost in about.costs]
+    digits = 2 if about.baseline else 0  # of times
+    return [
+        reaching(target, cost, about.metric, digits if cost == "time" else 0)
+        for target in about.targets
+        for cost in about.costs
+    ]
 
 
 def judged(experiment: Findings) -> Measure:

@@ -32,6 +32,7 @@ from kasync.report.results import (
 )
 from kasync.statistics import LEVEL, METHOD, Estimate, estimate, holm, p_value, ratios
 from kasync.statistics import differences as differences_by_seed
+from kasync.verdict import between, compared, ranked
 
 NOTHING = "–"
 WITHIN = "°"  # marks what lies within the interval of the best
@@ -76,28 +77,20 @@ def race(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
 
     What a paper or somebody's rerun prints of a number stands behind it in brackets.
     """
-    measure, about = judged(experiment), experiment.about
-    baseline = next(rule for rule in experiment.rules if rule.label == about.baseline)
-    costs = targets(experiment)
-    times = [reaching(target, "time", about.metric) for target in about.targets]
+    measure, costs, times = judged(experiment), targets(experiment), to_targets(experiment)
+    baseline = next(rule.title for rule in experiment.rules if rule.label == experiment.about.baseline)
     head = ["task", "rule", measure.title, *(cost.title for cost in costs)]
-    head += [f"{baseline.title}: its time to {target:g} over this one's" for target in about.targets]
+    head += [f"{time.title}: {baseline} over this rule" for time in times]
     rows = []
     for task in tasks:
-        lines = experiment.beside(task, experiment.semantics[0])
-        theirs = [line for line in lines if line.rule is baseline]
-        best = verdict_places(experiment, task)
-        for line in lines:
-            ended = number(measure.estimate(line), measure.digits, len(line.runs))
-            if line.rule.label in best:
-                ended = f"**{ended}**" if line.rule.label == best[0] else f"{ended} {WITHIN}"
-            cells = [ended]
-            cells += [number(cost.estimate(line), cost.digits, len(line.runs)) for cost in costs]
+        tied = told_apart(experiment, task)
+        for line in experiment.beside(task, experiment.semantics[0]):
+            cells = [number(each.estimate(line), each.digits, len(line.runs)) for each in (measure, *costs)]
+            if line.rule.label in tied:
+                cells[0] = f"{cells[0]} {WITHIN}" if tied[line.rule.label] else f"**{cells[0]}**"
             printed = [line.paper(PRINTED.get(each.name, each.name)) for each in (measure, *costs)]
             cells = [_beside(cell, other) for cell, other in zip(cells, printed, strict=True)]
-            for time in times:
-                sooner = ratios(time.by_seed(theirs[0]), time.by_seed(line)) if theirs else []
-                cells.append(number(estimate(sooner), 2, len(line.runs)))
+            cells += [number(sooner(experiment, line, time), 2, len(line.runs)) for time in times]
             rows.append([task.short, line.rule.title, *cells])
     title = f"### {name} (bold: the best; {WITHIN}: not told apart from it by paired t-tests with Holm's correction)"
     return table(title, head, rows)
@@ -107,17 +100,37 @@ def _beside(cell: str, printed: float | None) -> str:
     return cell if printed is None else f"{cell} (printed: {printed:g})"
 
 
-def verdict_places(experiment: Findings, task: Task) -> list[str]:
-    """The labels of the best rule on a task and of those that are not told apart from it."""
+def to_targets(experiment: Findings) -> list[Measure]:
+    """Virtual time to each target of the experiment."""
+    return [reaching(target, "time", experiment.about.metric) for target in experiment.about.targets]
+
+
+def sooner(experiment: Findings, line: Line, time: Measure) -> Estimate | None:
+    """The baseline's time to a target over this line's, seed by seed, where both are there."""
+    theirs = [
+        other
+        for other in experiment.beside(line.task, experiment.semantics[0])
+        if other.rule.label == experiment.about.baseline
+    ]
+    return estimate(ratios(time.by_seed(theirs[0]), time.by_seed(line))) if theirs else None
+
+
+def told_apart(experiment: Findings, task: Task) -> dict[str, list[str]]:
+    """The best rule on a task, and what is not told apart from it: label -> those that are ahead, none for the best.
+
+    All pairs are compared, by paired t-tests with Holm's correction; the limit without staleness does not compete.
+    """
     measure = judged(experiment)
-    sign = -1.0 if measure is PERPLEXITY else 1.0
     lines = [line for line in experiment.beside(task, experiment.semantics[0]) if line.rule.rule != FRESH]
-    found = {line.rule.label: each.mean for line in lines if (each := measure.estimate(line)) is not None}
-    ranked = sorted(found, key=lambda label: -sign * found[label])
-    by_label = {line.rule.label: measure.by_seed(line) for line in lines}
-    raw = [p_value(differences_by_seed(by_label[ranked[0]], by_label[label])) for label in ranked[1:]]
-    tied = [label for label, p in zip(ranked[1:], holm(raw), strict=True) if p is None or p >= 1.0 - LEVEL]
-    return [*ranked[:1], *tied]
+    finals = {line.rule.label: measure.by_seed(line) for line in lines}
+    order = [label for label, _ in ranked(finals, lower=measure is PERPLEXITY)]
+    gaps = compared(finals)
+    found: dict[str, list[str]] = {order[0]: []} if order else {}
+    for label in order[1:]:
+        gap = between(gaps, order[0], label)
+        if gap is None or not gap.established:
+            found[label] = order[:1]
+    return found
 
 
 def _crossed(experiment: Findings) -> bool:

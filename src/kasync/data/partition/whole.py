@@ -52,13 +52,19 @@ class ByShards(Split):
 
 @dataclass(frozen=True)
 class ByDirichlet(Split):
-    """Each label's samples in Dirichlet(alpha) proportions over the clients: small alpha, few labels per client."""
+    """Each label's samples in Dirichlet(alpha) proportions over the clients: small alpha, few labels per client.
+
+    Clients with fewer samples than `least` take what they lack from the client that has most.
+    """
 
     alpha: float
+    least: int = 0
     kind: ClassVar[str] = "dirichlet"
 
     def __post_init__(self) -> None:
         _check_positive("alpha", self.alpha)
+        if self.least < 0:
+            raise UserError(f"least is {self.least}, but must be at least 0: the samples that every client gets.")
 
     @property
     def remedy(self) -> str:
@@ -73,7 +79,22 @@ class ByDirichlet(Split):
             rng = generator(seed, Purpose.PROPORTIONS, int(label))
             ends = np.cumsum(_dirichlet(self.alpha, count, rng)) * held  # [clients], rounded where they fall
             owners.append(np.minimum(np.searchsorted(ends, np.arange(held) + 0.5), count - 1))
-        return by_owner(samples, np.concatenate(owners), count)
+        return by_owner(samples, _with_least(np.concatenate(owners), count, self.least), count)
+
+
+def _with_least(owners: NDArray[np.int64], count: int, least: int) -> NDArray[np.int64]:
+    """Owners [N] such that every one of `count` clients has `least` samples; the richest give, one client at a time."""
+    if least * count > len(owners):
+        raise UserError(f"least is {least} for {count} clients, but there are {len(owners)} samples: lower it.")
+    owners, sizes = owners.copy(), np.bincount(owners, minlength=count)
+    for client in np.flatnonzero(sizes < least):
+        while sizes[client] < least:
+            richest = int(sizes.argmax())
+            given = min(least - sizes[client], sizes[richest] - least)
+            owners[np.flatnonzero(owners == richest)[-given:]] = client
+            sizes[richest] -= given
+            sizes[client] += given
+    return owners
 
 
 @dataclass(frozen=True)

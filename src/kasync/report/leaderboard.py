@@ -1,0 +1,113 @@
+"""The leaderboard of a store: rules on tasks, who is told apart from whom, and times to targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kasync.experiments.experiment import Task
+from kasync.report.results import PERPLEXITY, Findings, Line, Measure, Results, judged, targets
+from kasync.report.tables import NOTHING, number, sooner, table, to_targets
+from kasync.statistics import METHOD
+from kasync.verdict import Difference, between, compared, ranked
+
+HEAD = """# Leaderboard
+
+{count} rules on {tasks} tasks, from {runs} runs in `{folder}`. On one task all rules see the same fleet, start from the
+same models and make the same number of client uploads; every rule had the same number of tries for its rate. {method}
+
+*Tied with* names the rules, by place, that are not told apart from this one: paired t-tests by seed over all pairs of
+the task, with Holm's correction. With few seeds most are tied: that is what few seeds establish. *Sooner* is the time
+of the synchronous baseline to the target over that of the rule."""
+OWN = """## A rule of your own
+
+Tunes it with the same number of tries, makes its runs on the same fleets, and writes this page again:
+
+    kasync leaderboard add mypackage:myrule --out {folder}
+
+The rule is a function that returns a `kasync.Rule`; see [write a rule](write-a-rule.md)."""
+
+
+def page(results: Results, folder: str) -> str:
+    """The page as Markdown; `folder` is what the store is called on it."""
+    boards = [each for each in results.experiments if each.about.baseline and each.kind == "training"]
+    tasks = [(each, task) for each in boards for task in each.tasks]
+    rules = {line.rule.label for each in boards for line in each.lines if line.finished}
+    runs = len({run.key for each in boards for line in each.lines for run in line.finished})
+    head = HEAD.format(count=len(rules), tasks=len(tasks), runs=runs, folder=folder, method=METHOD)
+    parts = [head, overview(tasks), *(board(each, task) for each, task in tasks)]
+    parts.append(OWN.format(folder=folder))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def overview(tasks: Sequence[tuple[Findings, Task]]) -> str:
+    """A row for each rule, ordered by its mean place: on how many tasks it is first, and tied with the first."""
+    places: dict[str, list[int]] = {}
+    titles: dict[str, str] = {}
+    first: dict[str, int] = {}
+    tied: dict[str, int] = {}
+    for experiment, task in tasks:
+        standing = _standing(experiment, task)
+        for place, (line, others) in enumerate(standing, 1):
+            label = line.rule.title
+            titles[label] = line.rule.title
+            places.setdefault(label, []).append(place)
+            first[label] = first.get(label, 0) + (place == 1)
+            tied[label] = tied.get(label, 0) + (place == 1 or 1 in others)
+    order = sorted(places, key=lambda label: sum(places[label]) / len(places[label]))
+    rows = [
+        [
+            titles[label],
+            f"{len(places[label])}",
+            f"{sum(places[label]) / len(places[label]):.1f}",
+            f"{first[label]}",
+            f"{tied[label]}",
+        ]
+        for label in order
+    ]
+    return table("## All tasks", ["rule", "tasks", "mean place", "first", "first or tied with it"], rows)
+
+
+def board(experiment: Findings, task: Task) -> str:
+    """One task: the rules in their order, the ties, and what targets cost."""
+    measure, costs, times = judged(experiment), targets(experiment), to_targets(experiment)
+    head = ["place", "rule", measure.title, "tied with", *(cost.title for cost in costs)]
+    head += [f"sooner, {time.title}" for time in times]
+    rows = []
+    for place, (line, others) in enumerate(_standing(experiment, task), 1):
+        cells = [_told(each, line) for each in costs]
+        cells += [number(sooner(experiment, line, time), 2, len(line.runs)) for time in times]
+        rows.append([f"{place}", line.rule.title, _told(measure, line), _places(others), *cells])
+    return table(f"## {task.title}", head, rows)
+
+
+def _standing(experiment: Findings, task: Task) -> list[tuple[Line, list[int]]]:
+    """The lines of a task, the best first, each with the places of those that it is not told apart from."""
+    measure = judged(experiment)
+    lines = {line.rule.label: line for line in experiment.beside(task, experiment.semantics[0]) if line.finished}
+    finals: Mapping[str, Mapping[int, float | None]] = {label: measure.by_seed(line) for label, line in lines.items()}
+    order = [label for label, _ in ranked(finals, lower=measure is PERPLEXITY)]
+    gaps = compared(finals)
+    return [
+        (lines[label], [place for place, other in enumerate(order, 1) if other != label and _open(gaps, label, other)])
+        for label in order
+    ]
+
+
+def _open(gaps: Sequence[Difference], rule: str, other: str) -> bool:
+    gap = between(gaps, rule, other)
+    return gap is None or not gap.established
+
+
+def _told(measure: Measure, line: Line) -> str:
+    return number(measure.estimate(line), measure.digits, len(line.runs))
+
+
+def _places(places: Sequence[int]) -> str:
+    """1, 2, 3, 5 as 1–3, 5."""
+    runs: list[list[int]] = []
+    for place in places:
+        if runs and place == runs[-1][-1] + 1:
+            runs[-1].append(place)
+        else:
+            runs.append([place])
+    return ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs) or NOTHING
