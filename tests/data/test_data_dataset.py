@@ -60,7 +60,7 @@ def test_a_dataset_refuses_labels_beyond_its_classes_and_parts_of_different_shap
 def test_the_catalogue_lists_the_paper_s_datasets_and_corrects_a_misspelt_name():
     assert set(names()) == {
         *("digits", "mnist", "emnist-mnist", "emnist-byclass"),
-        *("cifar10", "celeba", "femnist", "synthetic", "shakespeare", "newsgroups"),
+        *("cifar10", "celeba", "femnist", "mixture", "synthetic", "shakespeare", "newsgroups"),
     }
     with pytest.raises(UserError, match="did you mean 'cifar10'"):
         load("cifar-10")

@@ -186,6 +186,17 @@ def test_a_client_s_synthetic_samples_do_not_depend_on_how_many_clients_there_ar
         )
 
 
+def test_a_mixture_has_a_gaussian_for_each_group_around_its_centre():
+    data = load("mixture", components=6, classes=3, dimension=20, samples=6000, deviation=0.5, distance=2.0)
+    inputs, groups = data.train.inputs, data.train.groups
+    centres = np.stack([inputs[groups == group].mean(0) for group in range(6)])
+    assert np.abs((inputs - centres[groups]).std() - 0.5) < 0.01
+    assert np.abs(centres.std() - 2.0) < 0.3
+    assert np.array_equal(data.train.labels, groups % 3)
+    with pytest.raises(UserError, match="deviation is 0"):
+        load("mixture", deviation=0)
+
+
 def test_synthetic_clients_have_fifty_samples_or_more_and_another_seed_makes_others():
     data = load("synthetic", clients=20, seed=3, classes=4, dimension=8)
     sizes = np.bincount(data.train.groups) + np.bincount(data.test.groups)

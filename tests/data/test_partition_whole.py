@@ -53,6 +53,19 @@ def test_shards_give_a_client_few_labels_and_equal_sizes():
     assert ((split.counts(balanced, 10) > 0).sum(1) <= 2).all()
 
 
+@given(seed=st.integers(0, 99), least=st.integers(1, 6))
+@settings(deadline=None, max_examples=25)
+def test_with_a_least_number_every_client_has_it_and_the_others_keep_almost_all(seed, least):
+    without = partition.dirichlet(0.05, allow_empty=True).over(SKEWED, 90, seed)
+    split = partition.dirichlet(0.05, least=least).over(SKEWED, 90, seed)
+    assert split.sizes.min() >= least
+    assert np.array_equal(np.sort(split.indices), np.arange(len(SKEWED)))
+    lacking = np.maximum(least - without.sizes, 0).sum()
+    assert np.abs(split.sizes - without.sizes).sum() == 2 * lacking
+    with pytest.raises(UserError, match="lower it"):
+        partition.dirichlet(0.05, least=7).over(SKEWED, 90, seed)
+
+
 def test_a_small_alpha_concentrates_labels_and_a_large_one_spreads_them():
     distances = [
         partition.dirichlet(alpha, allow_empty=True).over(SKEWED, 20, 1).measures(SKEWED, 6).movers_distance

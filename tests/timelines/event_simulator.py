@@ -66,6 +66,11 @@ class Judge:
             return client
         if self.select == "least_heard":
             return min(self.idle, key=lambda client: (self.heard[client], self.idle_since[client]))
+        if self.select == "new_then_last":
+            new = [client for client in self.idle if not self.piece[client]]
+            if new:
+                return min(new, key=lambda client: int(bits(self.fleet.seed, Stream.SELECTION, client)))
+            return max(self.idle, key=lambda client: self.idle_since[client])
         seed, number = self.fleet.seed, self.choices
         if callable(self.select):
             return self.select(self.known(now))

@@ -31,7 +31,7 @@ def slowest_first(known):
     return known.clients[keys[0]]
 
 
-SELECT = ["uniform", "in_turn", "available", "least_heard", slowest_first]
+SELECT = ["uniform", "in_turn", "available", "least_heard", "new_then_last", slowest_first]
 
 
 def recurring(rng, clients):
@@ -153,6 +153,7 @@ def test_selections_do_what_their_names_say():
     assert np.ptp(heard("least_heard")) <= 2
     assert np.ptp(heard("in_turn")) <= 2
     assert np.ptp(heard("uniform")) > 5
+    assert (heard("new_then_last") > 2).sum() <= 6 + 2 - 1  # once all have worked, those at work and those that wait
     slow = clock(60, 2, 100, durations.constant(1.0), 2, concurrency=6, availability=Repeating(5.0, 50.0))
     quick = clock(
         60, 2, 100, durations.constant(1.0), 2, concurrency=6, availability=Repeating(5.0, 50.0), select="available"

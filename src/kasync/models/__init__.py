@@ -121,7 +121,7 @@ def _checked(name: str, task: _Task) -> _Task:
 
 
 DEFAULTS_OF_OURS = {"hidden", "norm"}  # that a name stands for and settings may change
-_BUILDERS: dict[str, Callable[[_Task], partial[nn.Module]]] = {
+_BUILDERS: dict[str, Callable[[_Task], partial[Any]]] = {
     "celeba_cnn": lambda task: partial(celeba_cnn, classes=task.outputs),
     "emnist_cnn": lambda task: partial(emnist_cnn, classes=task.outputs),
     "fedast_cnn": lambda task: partial(fedast_cnn, classes=task.outputs),
