@@ -10,6 +10,7 @@ import typer
 from kasync.cli import show
 from kasync.cli.compare import finish
 from kasync.cli.options import AsJson, Device, Out, Quiet, Root, Rules, Track, names
+from kasync.errors import UserError
 
 Names = Annotated[list[str] | None, typer.Argument(help="Experiments, or TOML files of one's own; all without a name.")]
 Scale = Annotated[str, typer.Option(help="quick: minutes on two cores. full: the paper's.")]
@@ -22,6 +23,7 @@ Address = Annotated[str | None, typer.Option(help="A Ray cluster to use instead 
 Jobs = Annotated[int, typer.Option(help="Runs at once on a GPU, stacked where alike.")]
 Tf32 = Annotated[bool, typer.Option("--tf32", help="Faster, rounder products for the clients' gradients on a GPU.")]
 Steps = Annotated[int | None, typer.Option(help="Instead of each task's own number.")]
+Uploads = Annotated[int | None, typer.Option(help="Client uploads instead of each task's own number, in any k.")]
 
 
 def reproduce(
@@ -39,6 +41,7 @@ def reproduce(
     tf32: Tf32 = False,
     root: Root = "",
     steps: Steps = None,
+    uploads: Uploads = None,
     out: Out = Path("kasync-runs"),
     track: Track = None,
     ls: Annotated[bool, typer.Option("--ls", help="Only list the experiments there are.")] = False,
@@ -63,7 +66,7 @@ def reproduce(
         tuned=tuned,
         rules=names(rules),
         tasks=names(tasks),
-        overrides=_overrides(device, root, steps, tf32),
+        overrides=_overrides(device, root, steps, tf32, uploads),
     )
     settings = {cell.settings.name: cell.settings.table() for cell in planned.cells}
     display = tracked(display_of(quiet or as_json), track, "reproduce", out, settings)
@@ -89,6 +92,7 @@ def tune(
     tf32: Tf32 = False,
     root: Root = "",
     steps: Steps = None,
+    uploads: Uploads = None,
     out: Out = Path("kasync-runs"),
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -116,7 +120,7 @@ def tune(
             seeds=seeds,
             rules=names(rules),
             tasks=names(tasks),
-            overrides=_overrides(device, root, steps, tf32),
+            overrides=_overrides(device, root, steps, tf32, uploads),
             engine=engine,
             jobs=jobs,
             display=display_of(quiet or as_json),
@@ -145,9 +149,11 @@ def display_of(quiet: bool) -> Any:
     return fitting(quiet)
 
 
-def _overrides(device: str, root: str, steps: int | None, tf32: bool) -> dict[str, Any]:
-    precision = {"precision": "tf32"} if tf32 else {}
-    return {"device": device, "root": root, **precision, **({} if steps is None else {"steps": steps})}
+def _overrides(device: str, root: str, steps: int | None, tf32: bool, uploads: int | None = None) -> dict[str, Any]:
+    if steps is not None and uploads is not None:
+        raise UserError(f"steps = {steps} and uploads = {uploads} both say how long a run is: give one of them.")
+    given = {"steps": steps, "uploads": uploads, "precision": "tf32" if tf32 else None}
+    return {"device": device, "root": root, **{name: value for name, value in given.items() if value is not None}}
 
 
 def _list(as_json: bool) -> None:

@@ -207,6 +207,8 @@ class Experiment:
     ) -> Cell:
         assert task.problem is not None
         table = merged(task.problem.run, task.run, rule.run, {"seed": seed, "staleness": semantics}, overrides)
+        if "steps" in overrides:
+            table.pop("uploads", None)
         own = {} if self.kind == "timelines" else dict(task.problem.settings_of(rule.rule))
         values = {**own, **rule.settings}
         if tuned is not None:
