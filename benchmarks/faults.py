@@ -116,7 +116,7 @@ def arrivals(fault: str, share: float, seed: int, in_rounds: bool) -> Timeline:
     """As many steps as are wanted, though some deliveries are lost."""
     make = timelines.once_per_round if in_rounds else timelines.uniform
     plain = make(CLIENTS, K, 2 * STEPS, seed)
-    return faults.struck(plain, FAULTS[fault](share) if share else None, seed).head(STEPS)
+    return faults.inject(plain, FAULTS[fault](share) if share else None, seed).head(STEPS)
 
 
 def rule_of(name: str, seed: int, **more: Any) -> Rule:

@@ -33,13 +33,13 @@ ALL = [*ARRIVING.values(), *(SENDING[kind] for kind in ("nan", "huge", "noise", 
 
 
 def judged(wrong, rule="kasync_sgd", work=None, model=None, **options):
-    """The simulator with faults agrees with the plain program, which is given the struck timeline."""
+    """The simulator with faults agrees with the plain program, which is given the faulty timeline."""
     model, data = model or mlp(), vectors()
     seed = options.get("seed", 0)
-    struck = faults.struck(TIMELINE, wrong, seed)
+    faulty = faults.inject(TIMELINE, wrong, seed)
     sending = [fault for fault in wrong if fault.kind in SENDING]
     spoil = Spoil(sending, CLIENTS, seed)
-    agree(model, data, rule, struck, work or Gradient(4), faults=sending, spoil=spoil, bound=2e-5, **options)
+    agree(model, data, rule, faulty, work or Gradient(4), faults=sending, spoil=spoil, bound=2e-5, **options)
 
 
 def test_every_kind_of_fault_is_tried_here():
@@ -74,8 +74,8 @@ def test_striking_in_simulate_is_striking_before(kind):
     wrong = (ARRIVING | SENDING)[kind]
     rule = rules.kasync_sgd(0.05)
     inside, _ = finished(mlp(), vectors(), rule, TIMELINE, faults=wrong, seed=2)
-    struck = faults.struck(TIMELINE, wrong, 2)
-    before, _ = finished(mlp(), vectors(), rule, struck, faults=wrong if kind in SENDING else None, seed=2)
+    faulty = faults.inject(TIMELINE, wrong, 2)
+    before, _ = finished(mlp(), vectors(), rule, faulty, faults=wrong if kind in SENDING else None, seed=2)
     assert same_records(inside, before)
     clean, _ = finished(mlp(), vectors(), rule, TIMELINE, seed=2)
     assert not same_records(inside, clean)
@@ -142,10 +142,10 @@ def test_a_checkpoint_of_a_timeline_without_faults_is_refused_for_one_with_them(
 def test_a_run_without_faults_carries_nothing_of_them():
     simulation = simulate(mlp(), vectors(), rules.kasync_sgd(0.05), TIMELINE)
     assert simulation.timeline is TIMELINE
-    assert simulation.run.inputs.spoilers is None
+    assert simulation.run.inputs.work_faults is None
     assert simulation.run.inputs.deliveries(0, 5).damage is None
     arriving = simulate(mlp(), vectors(), rules.kasync_sgd(0.05), TIMELINE, faults=faults.Stall(0.5))
-    assert arriving.run.inputs.spoilers is None
+    assert arriving.run.inputs.work_faults is None
 
 
 def test_what_is_not_a_number_is_dropped_and_counted_and_the_rest_is_used():

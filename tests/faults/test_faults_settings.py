@@ -53,7 +53,7 @@ def test_a_run_has_its_steps_whatever_is_lost_on_the_way(kind):
     settings = replace(SMALL, faults=(Choice(kind, {"share": 0.5, "chance": 0.4}),)).resolved()
     timeline = ready(settings).timeline
     assert timeline.steps == 40
-    longer = faults.struck(timelines.uniform(20, 4, 320), faults.build(kind, share=0.5, chance=0.4))
+    longer = faults.inject(timelines.uniform(20, 4, 320), faults.build(kind, share=0.5, chance=0.4))
     assert timeline.fingerprint() == longer.head(40).fingerprint()
 
 

@@ -81,7 +81,7 @@ def world(clients: int) -> FederatedData:
 def arrivals(steps: int, clients: int) -> Timeline:
     """So many steps, after clients have left, returned, stalled and sent things twice."""
     longer = timelines.uniform(clients, K, steps + steps // 5 + 100, seed=1)
-    return faults.struck(longer, ARRIVALS, seed=1).head(steps)
+    return faults.inject(longer, ARRIVALS, seed=1).head(steps)
 
 
 def simulated(steps: int = STEPS, clients: int = CLIENTS) -> Figures:

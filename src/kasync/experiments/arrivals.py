@@ -10,7 +10,7 @@ from typing import Any
 
 from kasync import components
 from kasync.errors import UserError
-from kasync.experiments.faulty import struck_to
+from kasync.experiments.faulty import with_faults
 from kasync.experiments.settings import RunSettings
 from kasync.timelines import Timeline
 from kasync.timelines import settings as described
@@ -25,7 +25,7 @@ def timeline_of(settings: RunSettings) -> Timeline:
     """The timeline of a run; a wrong setting is an error that names the nearest one."""
     kind, given = settings.arrivals.kind, dict(settings.arrivals.settings)
     described.check(kind, given)
-    return struck_to(settings, lambda steps: _made(settings, steps, kind, given))
+    return with_faults(settings, lambda steps: _made(settings, steps, kind, given))
 
 
 def from_text(text: str | None, trace: str | Path | None = None) -> dict[str, Any] | None:

@@ -39,7 +39,7 @@ def completed(choice: Choice) -> Choice:
     return Choice(choice.kind, {n: list(v) if isinstance(v, tuple) else v for n, v in shown.items()})
 
 
-def struck_to(settings: RunSettings, make: Callable[[int], Timeline]) -> Timeline:
+def with_faults(settings: RunSettings, make: Callable[[int], Timeline]) -> Timeline:
     """The timeline of so many steps, with its faults: made longer until as many are left."""
     arriving, _ = apart(settings)
     if not arriving:
@@ -47,7 +47,7 @@ def struck_to(settings: RunSettings, make: Callable[[int], Timeline]) -> Timelin
     length, found = settings.steps, None
     for _ in range(LONGER):
         plain = make(length)
-        found = _struck(plain, arriving, settings.seed)
+        found = _injected(plain, arriving, settings.seed)
         if found is not None and found.steps >= settings.steps:
             return found.head(settings.steps)
         if plain.steps < length:  # a file ends where it ends
@@ -59,9 +59,9 @@ def struck_to(settings: RunSettings, make: Callable[[int], Timeline]) -> Timelin
     )
 
 
-def _struck(timeline: Timeline, arriving: tuple[Fault, ...], seed: int) -> Timeline | None:
+def _injected(timeline: Timeline, arriving: tuple[Fault, ...], seed: int) -> Timeline | None:
     """None where not even one step is left."""
     try:
-        return faults.struck(timeline, arriving, seed)
+        return faults.inject(timeline, arriving, seed)
     except UserError:
         return None

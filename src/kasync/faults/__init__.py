@@ -1,6 +1,6 @@
 """Faults of clients, on purpose: who has them, how often, and what the server then receives."""
 
-from kasync.faults.arrivals import struck
+from kasync.faults.arrivals import inject
 from kasync.faults.kinds import (
     KINDS,
     AddNoise,
@@ -33,5 +33,5 @@ __all__ = [
     "SendZero",
     "Stall",
     "build",
-    "struck",
+    "inject",
 ]

@@ -37,16 +37,16 @@ TAKEN = np.dtype(  # a delivery as the server uses it
 CHUNK = 1 << 16  # uploads that are plain tuples at the same time
 
 
-def struck(timeline: Timeline, faults: Fault | Iterable[Fault] | None, seed: int = 0) -> Timeline:
+def inject(timeline: Timeline, faults: Fault | Iterable[Fault] | None, seed: int = 0) -> Timeline:
     """The timeline with the faults that concern arrivals: leave, return, stall, twice; the others are left to simulate.
 
-    Without any it is the same timeline. A longer timeline, struck, begins with the shorter one, struck.
+    Without any it is the same timeline. What a longer timeline becomes begins with what the shorter one does.
     """
     given = [fault for fault in listed(faults) if isinstance(fault, ArrivalFault)]
     if not given:
         return timeline
     if timeline.copies is not None:
-        raise UserError("the timeline holds deliveries that came twice already: strike the one it was made from.")
+        raise UserError("the timeline holds deliveries that came twice already: take the one it was made from.")
     taken = np.fromiter(_taken(_happened(timeline, given, seed_of(seed)), timeline.k), TAKEN)
     steps = len(taken) // timeline.k
     if steps == 0:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kasync.errors import unknown
 from kasync.faults.deliveries import Damage
-from kasync.faults.spoilers import Spoilers
+from kasync.faults.work import WorkFaults
 from kasync.timelines import Timeline
 from kasync.work.batches import Batches
 
@@ -196,7 +196,7 @@ class Inputs:
     plan: Plan
     batches: Batches
     early: bool  # gradients wait in a row for each client, or are computed from a kept version at delivery
-    spoilers: Spoilers | None = None  # faults that change what clients bring
+    work_faults: WorkFaults | None = None  # faults that change what clients bring
     drawn: bool = True  # whether batches are drawn for many pieces at once
 
     def work(self, start: int, stop: int) -> list[Workload]:
@@ -214,18 +214,18 @@ class Inputs:
         if self.drawn:
             visits = timeline.visits.ravel()[chosen]
             samples, weights = self.batches.draw(clients, visits)
-            if self.spoilers is not None:
-                samples = self.spoilers.samples(samples, clients, visits)
+            if self.work_faults is not None:
+                samples = self.work_faults.samples(samples, clients, visits)
         everything = Workload(slots, chosen, samples, weights)
         return [everything[a:b] for a, b in pairwise(cuts)]
 
     def draw(self, client: int, visit: int, steps: int | None) -> list[NDArray[np.int64]]:
         """The samples of one visit, a mini-batch each."""
         batches = self.batches.visit(client, visit, steps)
-        if self.spoilers is None:
+        if self.work_faults is None:
             return batches
         who, when = np.array([client]), np.array([visit])
-        return [self.spoilers.samples(rows[None, None], who, when)[0, 0] for rows in batches]
+        return [self.work_faults.samples(rows[None, None], who, when)[0, 0] for rows in batches]
 
     def piece(self, delivery: int) -> tuple[int, int, int, int | None]:
         """Client, visit, mini-batches of its earlier visits, and of this one where the timeline says how many."""
@@ -268,7 +268,7 @@ class Inputs:
             clients.astype(np.int64),
             plan.reported[start:stop].astype(np.float64),
             self.batches.used(clients).astype(np.float64),
-            None if self.spoilers is None else self.spoilers.damage(clients, plan.timeline.visits[start:stop]),
+            None if self.work_faults is None else self.work_faults.damage(clients, plan.timeline.visits[start:stop]),
         )
 
 

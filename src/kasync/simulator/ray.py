@@ -34,7 +34,7 @@ from kasync import fingerprint, kernel
 from kasync.core import Rule, ServerState
 from kasync.data.federated import FederatedData, FederatedTensors
 from kasync.errors import UserError
-from kasync.faults.spoilers import Spoilers
+from kasync.faults.work import WorkFaults
 from kasync.kernel import Block, Rows
 from kasync.simulator.memory import SHARE, VECTORS, Memory, available, capacity, data_bytes, free_on_disk, size
 from kasync.simulator.plan import Inputs, Plan, Workload
@@ -693,7 +693,7 @@ def packed(
     arrays |= {"indices": inputs.batches.indices, "offsets": inputs.batches.offsets}
     arrays |= {f"frozen.{name}": _array(value) for name, value in frozen.items()}
     objective = replace(clients.objective, metrics={})
-    spec = Spec(bare, objective, clients.work, traits, {**settings, "backend": clients.backend}, inputs.spoilers)
+    spec = Spec(bare, objective, clients.work, traits, {**settings, "backend": clients.backend}, inputs.work_faults)
     return _pickled(spec), arrays
 
 
@@ -706,7 +706,7 @@ class Spec:
     work: Work
     traits: Traits
     settings: Mapping[str, Any]  # of Clients.of
-    spoilers: Spoilers | None
+    work_faults: WorkFaults | None
 
 
 def _pickled(spec: Spec) -> bytes:
@@ -765,7 +765,7 @@ class Bench:
             if not parameter.requires_grad:
                 parameter.data = _tensor(arrays[f"frozen.{name}"])
         batches = Batches(arrays["indices"], arrays["offsets"], spec.work, int(spec.settings["seed"]))
-        self.inputs = Inputs(cast(Plan, None), batches, False, spec.spoilers)
+        self.inputs = Inputs(cast(Plan, None), batches, False, spec.work_faults)
         data = cast(FederatedData, SharedData(arrays))
         self.clients = Clients.of(
             spec.model.to(device), data, spec.work, spec.objective, device, self.inputs.draw, traits=spec.traits,
@@ -801,8 +801,8 @@ class Bench:
             return (_array(row), {"loss": _array(found.loss)}, *map(_arrays, beside))
         who, when = np.array([client]), np.array([visit])
         drawn, weights = self.inputs.batches.draw(who, when)
-        if self.inputs.spoilers is not None:
-            drawn = self.inputs.spoilers.samples(drawn, who, when)
+        if self.inputs.work_faults is not None:
+            drawn = self.inputs.work_faults.samples(drawn, who, when)
         samples, shares = torch.from_numpy(drawn).to(self.device), torch.from_numpy(weights).to(self.device)
         losses = self.clients.compute(sent.params[None], samples, shares, row[None])
         return _array(row), {"loss": _array(losses[0])}, {}, {}, {}

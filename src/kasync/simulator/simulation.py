@@ -20,9 +20,9 @@ from kasync.checkpoint import Checkpoint, identity_of
 from kasync.core import Rule
 from kasync.data.federated import FederatedData
 from kasync.errors import UserError, unknown
-from kasync.faults import Fault, struck
+from kasync.faults import Fault, inject
 from kasync.faults.kinds import listed
-from kasync.faults.spoilers import Spoilers
+from kasync.faults.work import WorkFaults
 from kasync.optimizers import PREFIX
 from kasync.simulator.evaluate import Evaluation, PerClient, evaluate, per_client
 from kasync.simulator.graph import CapturedRun
@@ -93,8 +93,8 @@ def simulate(
         checkpoint
     )  # fmt: skip
     wrong = listed(faults)
-    plan = Plan(struck(timeline, wrong, seed), staleness)
-    spoilers, read = Spoilers.of(wrong, data, timeline.population, seed)
+    plan = Plan(inject(timeline, wrong, seed), staleness)
+    work_faults, read = WorkFaults.of(wrong, data, timeline.population, seed)
     objective = Objective.of(data, loss, metrics, precision)
     length = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     cluster = _cluster(engine, address, workers, resources_per_worker, device)
@@ -109,7 +109,7 @@ def simulate(
         hold = identity_of(path).get("hold", hold)  # what was begun one way goes on the same way
     batches = Batches.of(data, work, seed)
     ragged = getattr(plan.timeline, "local_steps", None) is not None
-    inputs = Inputs(plan, batches, True, spoilers)
+    inputs = Inputs(plan, batches, True, work_faults)
     settings: dict[str, Any] = {"backend": backend, "buffers": buffers, "seed": seed, "ragged": ragged}
     clients = Clients.of(template, read, work, objective, device, inputs.draw, traits=traits, **settings)
     if cluster is None:
@@ -119,7 +119,7 @@ def simulate(
     else:
         memory = cluster.memory(plan, rule, read, len(params), hold, device)
     drawn = clients.backend != "loop" and cluster is None
-    inputs = Inputs(plan, batches, memory.hold == "gradients", spoilers, drawn)
+    inputs = Inputs(plan, batches, memory.hold == "gradients", work_faults, drawn)
     identity = _identity(model, data, rule, plan, work, seed, memory.hold, device, objective, buffers, clients, wrong)
     place = None
     if path is not None:

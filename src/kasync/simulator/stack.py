@@ -336,7 +336,7 @@ def stackable(simulation: Simulation) -> Any:
     optimizer = run.rule.optimizer
     kind, options = getattr(optimizer, "func", optimizer), getattr(optimizer, "keywords", {})
     simple = kind is None or kind in STACKABLE
-    if not (shape and simple) or simulation.done or run.rule.needs_starts or run.inputs.spoilers is not None:
+    if not (shape and simple) or simulation.done or run.rule.needs_starts or run.inputs.work_faults is not None:
         return None
     work, data, timeline = run.clients.work, run.clients.data, simulation.timeline
     return (

@@ -16,7 +16,7 @@ Ints = NDArray[np.integer]
 
 
 @dataclass(frozen=True, eq=False)
-class Spoilers:
+class WorkFaults:
     """Flipped labels enter with the batch, everything else between the work and the rule."""
 
     damages: Damages | None
@@ -25,7 +25,7 @@ class Spoilers:
     @classmethod
     def of(
         cls, faults: tuple[Fault, ...], data: FederatedData, population: int, seed: int
-    ) -> tuple[Spoilers | None, FederatedData]:
+    ) -> tuple[WorkFaults | None, FederatedData]:
         """What is to be done to the work, None where no fault concerns it, and the data that work then reads."""
         sent = tuple(fault for fault in faults if isinstance(fault, DeliveryFault))
         damages = Damages.of(sent, population, seed) if sent else None

@@ -1,4 +1,4 @@
-"""Is every impossible fault refused in one sentence that names the setting, the value and the remedy?"""
+"""What is wrong in the settings of faults is refused on the call, in one sentence that names it."""
 
 import pytest
 from small_worlds import CLIENTS, mlp, vectors
@@ -28,14 +28,14 @@ WRONG = {
     "infinite factor": (lambda: faults.SendHuge(0.1, factor=float("inf")), "factor of huge is inf"),
     "unknown kind": (lambda: faults.build("flipsign", share=0.1), "did you mean 'flip_sign'"),
     "unknown setting": (lambda: faults.build("stall", share=0.1, delays=3), "did you mean 'delay'"),
-    "a word": (lambda: faults.struck(TIMELINE, "stall"), "faults holds 's'"),
-    "a number": (lambda: faults.struck(TIMELINE, 3), "faults holds 3"),
-    "two of a kind": (lambda: faults.struck(TIMELINE, [faults.Stall(0.1), faults.Stall(0.2)]), "stall more than once"),
-    "a share of nobody": (lambda: faults.struck(TIMELINE, faults.Stall(0.01)), "is nobody to have stall"),
-    "a client that is not there": (lambda: faults.struck(TIMELINE, faults.Stall(clients=(99,))), "names client 99"),
-    "nobody left": (lambda: faults.struck(TIMELINE, faults.Leave(1.0, chance=1.0)), "fewer than k = 3 clients"),
-    "struck twice": (
-        lambda: faults.struck(faults.struck(TIMELINE, faults.DeliverTwice(0.5)), faults.Stall(0.5)),
+    "a word": (lambda: faults.inject(TIMELINE, "stall"), "faults holds 's'"),
+    "a number": (lambda: faults.inject(TIMELINE, 3), "faults holds 3"),
+    "two of a kind": (lambda: faults.inject(TIMELINE, [faults.Stall(0.1), faults.Stall(0.2)]), "stall more than once"),
+    "a share of nobody": (lambda: faults.inject(TIMELINE, faults.Stall(0.01)), "is nobody to have stall"),
+    "a client that is not there": (lambda: faults.inject(TIMELINE, faults.Stall(clients=(99,))), "names client 99"),
+    "nobody left": (lambda: faults.inject(TIMELINE, faults.Leave(1.0, chance=1.0)), "fewer than k = 3 clients"),
+    "faulty twice": (
+        lambda: faults.inject(faults.inject(TIMELINE, faults.DeliverTwice(0.5)), faults.Stall(0.5)),
         "strike the one it was made from",
     ),
 }
