@@ -36,7 +36,7 @@ WRONG = {
     "nobody left": (lambda: faults.inject(TIMELINE, faults.Leave(1.0, chance=1.0)), "fewer than k = 3 clients"),
     "faulty twice": (
         lambda: faults.inject(faults.inject(TIMELINE, faults.DeliverTwice(0.5)), faults.Stall(0.5)),
-        "strike the one it was made from",
+        "take the one it was made from",
     ),
 }
 
