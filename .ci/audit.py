@@ -1,4 +1,4 @@
-"""Are faults known in the versions of the lock? pip-audit asks; what it could not ask about is no good news."""
+"""Asks pip-audit for known faults in the versions of the lock; what it could not ask about counts as a failure."""
 
 import subprocess
 import sys

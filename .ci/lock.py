@@ -1,4 +1,4 @@
-"""Which versions are the tests run with here? name==version for all that kasync[test] needs, and nothing else."""
+"""Prints name==version for everything that kasync[test] needs, as installed here."""
 
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution

@@ -1,4 +1,4 @@
-"""Which rules stand which faults? `python benchmarks/faults.py` makes every run, docs/faults.md and its picture.
+"""Runs every rule under every fault and writes docs/faults.md and its picture: `python benchmarks/faults.py`.
 
 Every rule, every kind of fault, 5, 10 and 20% of the clients, three seeds. What is in results/faults/accuracy.csv is
 not run again, so an interrupted table goes on where it was. `--page` only writes the page and the picture from that

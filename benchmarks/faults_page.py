@@ -1,4 +1,4 @@
-"""What do the runs under faults say, in tables and in a picture? Written into docs/faults.md between two marks."""
+"""Writes the results under faults, as tables and a picture, between two marks of docs/faults.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long does Algorithm 4 take for a million clients, and how much memory, beside a plain Python loop?
+"""Time and memory of Algorithm 4 for a million clients, beside a plain Python loop.
 
     python benchmarks/partitions.py [clients]
 

@@ -1,4 +1,4 @@
-"""How many client updates per second do kasync, Flower, FLGo, APPFL and FLSim simulate, side by side?
+"""Client updates per second of kasync, Flower, FLGo, APPFL and FLSim, side by side.
 
     python benchmarks/peers.py [--clients 100 1000] [--repetitions 12] [--seconds 1.5] [--out FOLDER] [--only NAME ...]
 

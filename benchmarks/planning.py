@@ -1,4 +1,4 @@
-"""Is the k that `kasync plan --pilot` recommends as good as the best of a full sweep?
+"""Compares the k that `kasync plan --pilot` recommends with the best k of a full sweep.
 
     python benchmarks/planning.py [--clients 1000] [--seeds 3] [--out planning.json]
 

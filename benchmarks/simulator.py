@@ -1,4 +1,4 @@
-"""How fast is the simulator, beside a bare loop that computes the same gradients and does nothing else?
+"""Speed of the simulator beside a bare loop that computes the same gradients and does nothing else.
 
     python benchmarks/simulator.py [speed] [together] [growth] [memory] [--device cpu|cuda] [--steps N]
 

@@ -1,4 +1,4 @@
-"""What does asynchronous training look like? 300 clients with one label each, ten deliveries per step.
+"""A first asynchronous run: 300 clients with one label each, ten deliveries per step.
 
 python examples/first_run.py
 """

@@ -1,4 +1,4 @@
-"""How long is a rule of your own? A part with one formula, and a name for the composition.
+"""A rule of your own: a part with one formula, and a name for the composition.
 
     python examples/new_rule.py
 

@@ -1,4 +1,4 @@
-"""How many deliveries should the server wait for? Ask the clock; nothing needs to be trained.
+"""How k changes speed and staleness, seen on timelines alone, without training.
 
 python examples/timelines_without_training.py
 

@@ -1,4 +1,4 @@
-"""Are inner products and combinations right, whoever computes them: the kernel at each of its levels, or torch?"""
+"""Inner products and combinations, by the kernel at each of its levels and by torch."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

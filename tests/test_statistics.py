@@ -1,4 +1,4 @@
-"""Are means, intervals and paired differences what a person computes by hand?"""
+"""Means, intervals and paired differences, against values computed by hand."""
 
 import math
 

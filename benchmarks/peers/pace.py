@@ -1,4 +1,4 @@
-"""How is a loop that belongs to somebody else stopped and started in turns, so that several can be timed side by side?
+"""Stops and starts the loops of other libraries in turns, so that several can be timed side by side.
 
 A contestant runs in a process of its own and calls `done` after every server step. There it waits until it is asked to
 go on: a line with a number on its standard input is a turn of that many seconds, the end of the input is the end.

@@ -1,4 +1,4 @@
-"""Is anybody else at work on this machine right now, so that a turn should wait, or not be counted?"""
+"""Tells whether other programs use this machine, so that a turn should wait or not be counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is a contestant installed, started, given turns and ended, and what is said when it cannot run?"""
+"""Installs, starts, paces and ends a contestant, and reports one that cannot run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is trained? The same file for everybody: LeNet, CIFAR-shaped random pictures, and which client holds which.
+"""The task that everybody trains: LeNet, random pictures of CIFAR-10's shape, and who holds which.
 
 Needs torch only: it is read in environments in which kasync is not installed.
 """

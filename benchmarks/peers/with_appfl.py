@@ -1,4 +1,4 @@
-"""How fast is APPFL's virtual-time AsyncSimDriver: FedBuff, every client in flight, a speed of its own for each?
+"""APPFL's virtual-time AsyncSimDriver: FedBuff, every client in flight, each with a speed of its own.
 
 Its memory option, on by default, collects garbage several times for every update; `PEERS_MEMORY=1` leaves it on, with
 k clients in flight, for the first work of all of them would take minutes.

@@ -1,4 +1,4 @@
-"""How fast is FLGo: its FedBuff, every client at work all the time, its own virtual clock?
+"""FLGo's FedBuff on its virtual clock, every client at work all the time.
 
 Latencies are spread over ten times as many ticks as there are clients: about one delivery falls into a tick, so that
 its buffer holds k deliveries when it is emptied, and not all that came in one tick.

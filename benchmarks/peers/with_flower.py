@@ -1,4 +1,4 @@
-"""How fast is Flower's simulation: FedAvg, synchronous rounds of k clients, one actor for each thread given?
+"""Flower's simulation: FedAvg in synchronous rounds of k clients, one actor for each thread.
 
 It has no asynchronous strategy; a round of k clients is the nearest to k deliveries. Model and data stay in the actor.
 """

@@ -1,4 +1,4 @@
-"""How fast is FLSim's AsyncTrainer: FedBuff, as many clients in flight as there are, exponential durations?
+"""FLSim's AsyncTrainer: FedBuff, as many clients in flight as there are, exponential durations.
 
 FLSim 0.1.0 gives its settings' classes defaults that cannot be hashed, which Python refuses since 3.11; its classes,
 and no others, are made hashable while it is imported. Its local work is counted in epochs, so a client holds one batch.

@@ -1,4 +1,4 @@
-"""How fast is kasync's simulator: FedBuff, every client at work all the time, exponential durations?"""
+"""kasync's simulator: FedBuff, every client at work all the time, exponential durations."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Which keys and certificates does a federation need? Makes them all: python make_keys.py keys --nodes 3
+"""Makes all keys and certificates of a federation: python make_keys.py keys --nodes 3
 
 keys/ca.pem                            for everybody: proves that the SuperLink is the right one
 keys/superlink.pem, superlink.key      for the SuperLink alone

@@ -1,4 +1,4 @@
-"""Does the comparison with other libraries compute its table rightly, and does kasync's own part of it run?"""
+"""The comparison with other libraries: its table, and kasync's own part of it."""
 
 import csv
 import importlib.util

@@ -1,4 +1,4 @@
-"""What does a person at a command line meet? Answers, sentences for mistakes, exit codes."""
+"""The command line: answers, one-sentence errors, exit codes."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""What do `kasync plan` and `kasync theory` answer, draw and refuse?"""
+"""What `kasync plan` and `kasync theory` print, draw and refuse."""
 
 import json
 import sys

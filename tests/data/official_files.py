@@ -1,4 +1,4 @@
-"""What do small files of the official formats look like? Written here byte by byte, independently of the package."""
+"""Small files in the official formats of data sets, written byte by byte without the package."""
 
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""Does Algorithm 4 do what the paper says, for any labels, sizes and seeds?"""
+"""Algorithm 4 of the paper, for any labels, sizes and seeds."""
 
 import numpy as np
 import pytest

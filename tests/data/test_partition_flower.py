@@ -1,4 +1,4 @@
-"""Do Flower users get the same partitions through flwr_datasets?"""
+"""Partitions through flwr_datasets are the same as ours."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Do the other ways use every sample once, and are partitions measured, drawn and refused as they should be?"""
+"""The other partitions use every sample once; they are measured, drawn and refused as documented."""
 
 from itertools import combinations
 

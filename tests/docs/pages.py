@@ -1,4 +1,4 @@
-"""What do the pages show? Their code blocks, in order, and the commands they name."""
+"""The code blocks of the pages, in order, and the commands that they name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a page take for granted? The folders, the data and the names that its reader would have."""
+"""Folders, data and names that a page expects its reader to have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does everything that the pages show work?"""
+"""Every code block and command of the pages works."""
 
 import sys
 import types

@@ -1,4 +1,4 @@
-"""Do the pages say what is so: rules, drawings, dependencies, links, and a site without a warning?"""
+"""The pages agree with the code: rules, drawings, dependencies, links; the site builds without a warning."""
 
 import ast
 import importlib

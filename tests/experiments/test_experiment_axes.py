@@ -1,4 +1,4 @@
-"""Do a few choices become every combination of them, and a rule at several rates several contenders?"""
+"""Axes become every combination of their values; a rule at several rates becomes several contenders."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Does every experiment file load, build and say what it must?"""
+"""Every experiment file loads, builds and names what it must."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Is a grid made once, wholly, and the same by every engine?"""
+"""A grid is made once, completely, and with the same numbers by every engine."""
 
 import json
 from collections import Counter

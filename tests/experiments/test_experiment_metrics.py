@@ -1,4 +1,4 @@
-"""Are the metrics the paper's? On numbers checked by hand."""
+"""The paper's metrics, on numbers checked by hand."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Does a run become a folder that survives whatever happens to it?"""
+"""A run becomes a folder that survives interruption at any moment."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Are settings complete, checked and the same after a journey through a file?"""
+"""Settings are complete, checked, and the same after writing and reading a file."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Which runs of a grid are stacked, and does a stack leave the same folders behind as single runs?"""
+"""Which runs of a grid are stacked; a stack leaves the same folders as single runs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Do the rows of metrics.csv and the arrays of steps.npz say what happened? On columns written by hand."""
+"""The rows of metrics.csv and the arrays of steps.npz, on columns written by hand."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Does `kasync bench` tell the time that steps really take?"""
+"""`kasync bench` reports the time that steps really take."""
 
 import time
 

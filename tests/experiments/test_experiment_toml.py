@@ -1,4 +1,4 @@
-"""Is what is written read back the same?"""
+"""What is written as TOML is read back the same."""
 
 import tomllib
 

@@ -1,4 +1,4 @@
-"""What would the simplest program do with faults? One client after the other, one number after the other."""
+"""The simplest program with faults: one client after the other, one number after the other."""
 
 from __future__ import annotations
 

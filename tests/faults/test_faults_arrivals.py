@@ -1,4 +1,4 @@
-"""Does a faulty timeline say what a program would that follows every client through its faults?"""
+"""A faulty timeline equals that of a program which follows every client through its faults."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Does docs/faults.md say what the committed runs gave, and does the command that makes them work?"""
+"""docs/faults.md has the numbers of the committed runs, and the command that makes them works."""
 
 import csv
 import importlib.util

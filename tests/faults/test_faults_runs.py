@@ -1,4 +1,4 @@
-"""Does a run with faults give what one deep copy per client gives, however it is held, stopped or computed?"""
+"""A run with faults equals one deep copy per client, however it is held, stopped or computed."""
 
 from itertools import islice
 

@@ -1,4 +1,4 @@
-"""Do faults travel through settings, files and the command line to the run, and back?"""
+"""Faults pass through settings, files and the command line to the run, and back."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""How are the live engines tested? With the rules' own cases, on one thread."""
+"""The live engines are tested with the rules' own cases, on one thread."""
 
 import sys
 from pathlib import Path

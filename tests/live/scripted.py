@@ -1,4 +1,4 @@
-"""Which deliveries does every engine get? Seeded ones, on a timeline, so that all must end with the same parameters."""
+"""Seeded deliveries on a timeline, so that all engines must end with the same parameters."""
 
 from __future__ import annotations
 

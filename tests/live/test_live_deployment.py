@@ -1,4 +1,4 @@
-"""Does it work for real? SuperLink, SuperNodes, TLS and authentication on, and most things going wrong.
+"""A real deployment: SuperLink, SuperNodes, TLS and authentication, with most things going wrong.
 
 One federation, told once from its start to its end; each test looks at one thing that must be true of it.
 """

@@ -1,4 +1,4 @@
-"""Do the keys of the example app keep their secrets and prove what they should?"""
+"""The keys of the example app stay secret and prove what they should."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Can one reply that is stuck hold up the others, or be taken twice?"""
+"""A reply that is stuck holds up no other, and none is taken twice."""
 
 import threading
 import time

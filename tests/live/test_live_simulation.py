@@ -1,4 +1,4 @@
-"""Does Flower's simulation engine run the same strategy file, with Flower's own CLI?"""
+"""Flower's simulation engine runs the same strategy file, through Flower's own command line."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What do the attacks share? A command line without a process of its own, and a disk as small as one likes."""
+"""Shared by the reliability tests: a command line in this process, and a disk as small as one likes."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""How are data sets of the official formats spoilt, and who reads them?"""
+"""Damaged data sets of the official formats, and their readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are the replies of Flower's clients spoilt, and who reads them?"""
+"""Damaged replies of Flower clients, and their readers."""
 
 from __future__ import annotations
 

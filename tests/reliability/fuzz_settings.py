@@ -1,4 +1,4 @@
-"""How are a run's settings and a trace spoilt, and who reads them?"""
+"""Damaged settings and traces, and their readers."""
 
 from __future__ import annotations
 

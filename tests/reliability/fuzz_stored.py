@@ -1,4 +1,4 @@
-"""How are stored timelines and checkpoints spoilt, and who reads them?"""
+"""Damaged timelines and checkpoints, and their readers."""
 
 from __future__ import annotations
 

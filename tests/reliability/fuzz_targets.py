@@ -1,4 +1,4 @@
-"""Which inputs are fuzzed? Settings, timelines, checkpoints, traces, data sets and Flower's replies."""
+"""The inputs that are fuzzed: settings, timelines, checkpoints, traces, data sets, Flower's replies."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What do many thousands of spoilt inputs do to the readers? Samples or a sentence; no traceback, no pickle, no bulk.
+"""Feeds many thousands of damaged inputs to the readers: samples or a sentence, never a traceback or a pickle.
 
 python tests/reliability/fuzzing.py 10000            each kind of input so often
 python tests/reliability/fuzzing.py 1 settings 4711  one input again, with its traceback

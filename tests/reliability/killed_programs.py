@@ -1,4 +1,4 @@
-"""Which programs are killed? A simulation, a grid, a tuning and a Flower server, each with real, small work."""
+"""The programs that are killed: a simulation, a grid, a tuning, a Flower server, each with small real work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is a program killed again and again, at moments that nobody chose, and what is left of it each time?
+"""Kills a program again and again at random moments and looks at what is left of it.
 
 A warm process imports everything once and forks; each fork lives one life of the program. Most lives end by SIGKILL at
 a drawn moment; the next one starts from what is on disk. When the program has come to its end, its folder is compared

@@ -1,4 +1,4 @@
-"""How is something valid spoilt? By bytes, by fields, by truncation; every choice comes from one random generator."""
+"""Damages something valid: its bytes, its fields, its length; every choice comes from one random generator."""
 
 from __future__ import annotations
 

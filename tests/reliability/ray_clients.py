@@ -1,4 +1,4 @@
-"""Which clients work for a Ray server that is killed? Three that outlive it, and a server that finds them again."""
+"""Three clients that outlive their Ray server, and a server that finds them again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does anything grow or drift in a very long run? 200,000 server steps, 10,000 clients, everything going wrong at once.
+"""A very long run in which nothing may grow or drift: 200,000 steps, 10,000 clients, every fault at once.
 
 python tests/reliability/soak.py            both soaks, whole
 python tests/reliability/soak.py 20000      shorter

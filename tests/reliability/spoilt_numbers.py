@@ -1,4 +1,4 @@
-"""How is an array of numbers spoilt? In its shape, its type or its values; or it is a pickle in disguise."""
+"""Damaged arrays of numbers: wrong shapes, types or values, or a pickle in disguise."""
 
 from __future__ import annotations
 

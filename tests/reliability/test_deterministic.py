@@ -1,4 +1,4 @@
-"""Same seed, same numbers: in another process, on other threads, held another way, interrupted or not, with faults?
+"""Same seed, same numbers: in another process, on other threads, held differently, interrupted or not.
 
 CPU against GPU: tests/simulator/test_cuda.py, within the tolerances of tests/simulator/agreement.py.
 """

@@ -1,4 +1,4 @@
-"""Is a checkpoint refused by name that no save of this run could have written, though its checksum is right?"""
+"""A checkpoint that no save of this run could have written is refused, though its checksum is right."""
 
 import json
 

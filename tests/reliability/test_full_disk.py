@@ -1,4 +1,4 @@
-"""What happens when there is no room, or no right, to write? One sentence, exit code 2, and earlier results intact."""
+"""Without room or permission to write: one sentence, exit code 2, earlier results intact."""
 
 from __future__ import annotations
 

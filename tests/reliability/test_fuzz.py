@@ -1,4 +1,4 @@
-"""Is every spoilt input read or refused in a sentence? A few of each kind here, ten thousand with `make fuzz`."""
+"""Every damaged input is read or refused in a sentence; a few of each kind, ten thousand with `make fuzz`."""
 
 import math
 from random import Random

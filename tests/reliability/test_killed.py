@@ -1,4 +1,4 @@
-"""Does a program that is killed again and again end as one that was let alone, with nothing lost, doubled or left?"""
+"""A program that is killed again and again ends like one that was not, nothing lost, doubled or left over."""
 
 import json
 import os

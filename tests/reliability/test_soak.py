@@ -1,4 +1,4 @@
-"""Does the soak measure what it says? A short one here; 200,000 steps with `make soak`."""
+"""The soak measures what it claims to; a short one here, 200,000 steps with `make soak`."""
 
 from dataclasses import replace
 

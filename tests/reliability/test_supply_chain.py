@@ -1,4 +1,4 @@
-"""Is every dependency named with its range and reason, is what is installed written down, and does nothing go out?"""
+"""Every dependency has a range and a reason, the lock is complete, and nothing is sent anywhere."""
 
 import ast
 import re

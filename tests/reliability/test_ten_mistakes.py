@@ -1,4 +1,4 @@
-"""A person's ten mistakes: is each a sentence that helps, with exit code 2, and where is the rest of them tested?
+"""Ten mistakes of a user: each gets a sentence that helps and exit code 2; where the others are tested.
 
 Here: a typo in a rule, k > clients, missing data, a results folder that is none, an unwritable folder, a GPU that is
 not there, a full disk, an old checkpoint. In real processes: two runs into one folder (test_two_processes.py,

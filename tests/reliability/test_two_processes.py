@@ -1,4 +1,4 @@
-"""Two processes in one folder: does one work, and does the other say who holds it?"""
+"""Two processes in one folder: one works, the other names who holds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the page work in a real browser: drawn, quiet, toggled, dark, on a phone, and alive?"""
+"""The page in a real browser: drawn, without errors, with toggles, dark, on a phone, and live."""
 
 import threading
 import time

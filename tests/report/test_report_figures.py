@@ -1,4 +1,4 @@
-"""Are the figures drawn, with what a reader needs to read them?"""
+"""The figures are drawn, with what a reader needs to read them."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Does the page carry all it needs, and nothing that could do harm?"""
+"""The page carries all that it needs and nothing that could do harm."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Does the report say how much the learning rate matters?"""
+"""The report tells how much the learning rate matters."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Is a results folder read as it is, and is every other folder refused with a sentence that helps?"""
+"""A results folder is read as it is; every other folder is refused with a sentence that helps."""
 
 import hashlib
 import json

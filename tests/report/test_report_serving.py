@@ -1,4 +1,4 @@
-"""Does the server serve the report, only the report, and only to this machine?"""
+"""The server serves the report, only the report, and only to this machine."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""Do the tables say what the runs and the paper say?"""
+"""The tables have the numbers of the runs and of the paper."""
 
 import csv
 import io

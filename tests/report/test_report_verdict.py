@@ -1,4 +1,4 @@
-"""Does the verdict say who is best, by the numbers of the runs?"""
+"""The verdict names the best rule by the numbers of the runs."""
 
 from dataclasses import replace
 from pathlib import Path

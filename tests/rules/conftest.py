@@ -1,4 +1,4 @@
-"""How are the tests of the rules run? On one thread: for so few numbers, threads only wait for each other."""
+"""The tests of the rules run on one thread: with so few numbers, threads only wait for each other."""
 
 import pytest
 import torch

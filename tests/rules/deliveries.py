@@ -1,4 +1,4 @@
-"""What can K clients deliver? Random deliveries for the tests of the rules, from gentle to wild."""
+"""Random deliveries of K clients for the tests of the rules, from gentle to wild."""
 
 from __future__ import annotations
 

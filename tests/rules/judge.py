@@ -1,4 +1,4 @@
-"""Does a rule do what a plain loop does? Both get the same deliveries, step after step."""
+"""Runs a rule and a plain loop on the same deliveries, step after step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What do the papers say of rules that distrust? One loop each, from the printed formula, in float64."""
+"""Plain loops of the rules that distrust clients, from the printed formulas, in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What do the papers say of rules that remember? Each keeps plain lists, one entry per client, in float64."""
+"""Plain loops of the rules that remember clients, one list entry per client, in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What do the papers say of rules that only weigh? One loop each, from the printed formula, in float64."""
+"""Plain loops of the rules that only weigh deliveries, from the printed formulas, in float64."""
 
 from __future__ import annotations
 

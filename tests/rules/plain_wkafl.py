@@ -1,4 +1,4 @@
-"""What does the paper say WKAFL does? One loop per formula, one client at a time, in float64."""
+"""WKAFL as the paper prints it: one loop per formula, one client at a time, in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rules are tested, with which settings, and by which plain loop is each judged?
+"""Which rules are tested, with which settings, and by which plain loop each is judged.
 
 A rule that is missing here fails the tests.
 """

@@ -1,4 +1,4 @@
-"""Does every layer move equally far in all its directions?"""
+"""Even steps move every layer equally far in all its directions."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Is a new rule as short as we say, and does it get everything the others have?"""
+"""A new rule is as short as documented and gets everything that the others have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does each part do, alone, on numbers that can be checked by eye?"""
+"""Each part alone, on numbers that can be checked by eye."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does our own rule lie between the rules it is made of, forget as it says, and stay within its reach?"""
+"""Recall lies between the rules it is made of, forgets as documented, and stays within its reach."""
 
 import math
 from dataclasses import replace

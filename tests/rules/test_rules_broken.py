@@ -1,4 +1,4 @@
-"""What becomes of a delivery that is broken? It is dropped and counted, and the step is that of the sound ones."""
+"""A broken delivery is dropped and counted; the step is that of the valid ones."""
 
 from __future__ import annotations
 

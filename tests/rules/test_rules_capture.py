@@ -1,4 +1,4 @@
-"""Does a rule look at a number in Python where it must not? If not, a whole step can be captured in a CUDA graph."""
+"""No rule branches on a tensor's value in Python, so that a whole step can be captured in a CUDA graph."""
 
 from __future__ import annotations
 

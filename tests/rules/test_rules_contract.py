@@ -1,4 +1,4 @@
-"""What does every rule promise? It writes nowhere, heeds no order, resumes exactly, keeps types, and stays finite."""
+"""What every rule promises: no writes in place, any order, exact resume, kept types, finite results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a rule with an optimiser do what torch.optim does with the rule's direction, and a schedule what it says?"""
+"""A rule with an optimiser does what torch.optim does with its direction; schedules do what they promise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does every compared rule equal its paper's formula, written as a plain loop?"""
+"""Every compared rule equals its paper's formula, written as a plain loop."""
 
 from __future__ import annotations
 

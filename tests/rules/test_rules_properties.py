@@ -1,4 +1,4 @@
-"""What is true of a rule whatever is delivered? Properties that say more than examples."""
+"""Properties that hold for a rule whatever is delivered."""
 
 from __future__ import annotations
 

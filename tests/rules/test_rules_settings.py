@@ -1,4 +1,4 @@
-"""What if a setting is impossible? One sentence that names the setting and its value."""
+"""An impossible setting is refused in one sentence with its name and value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does WKAFL equal the paper, and each of its ablations the paper with one thing left out?"""
+"""WKAFL equals the paper, and each of its ablations the paper with one thing left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When do the simulator and the naive one agree? When they end at the same parameters and told the same on the way."""
+"""The simulator agrees with the naive one: the same final parameters and the same records on the way."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What would the simplest program do? One deep copy of the model for each client, one gradient after the other.
+"""The naive simulator: one deep copy of the model for each client, one gradient after the other.
 
 It shares with the simulator only the draw of the batches and the rule, which it calls purely.
 """

@@ -1,4 +1,4 @@
-"""Which small data, models and rules are the simulator's tests made of?"""
+"""Small data, models and rules for the tests of the simulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a GPU give the numbers that the CPU gives? Run with pytest, or without it as a plain script."""
+"""A GPU gives the numbers that the CPU gives; run with pytest, or as a plain script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a model of layers that no chain knows, taken through torch.func, give what autograd gives?"""
+"""A model that no chain knows gives through torch.func the gradients of autograd."""
 
 import pytest
 import torch

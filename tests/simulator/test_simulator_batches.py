@@ -1,4 +1,4 @@
-"""Does a client draw only its own samples, each at most once in a batch, and the same whoever else draws?"""
+"""A client draws only its own samples, each at most once in a batch, whoever else draws."""
 
 from itertools import pairwise
 

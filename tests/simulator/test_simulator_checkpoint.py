@@ -1,4 +1,4 @@
-"""Does a run that was stopped anywhere continue to the same numbers, and is every other file refused?"""
+"""A run that was stopped anywhere continues to the same numbers; every other file is refused."""
 
 import json
 import random

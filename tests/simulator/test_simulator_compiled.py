@@ -1,4 +1,4 @@
-"""Does the compiled library compute what torch computes, at each of its levels and for every size it takes?"""
+"""The compiled library computes what torch computes, at each of its levels and for every size."""
 
 import pytest
 import torch

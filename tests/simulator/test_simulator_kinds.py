@@ -1,4 +1,4 @@
-"""Can it train on other things than classes: regression, a loss of one's own, data that are partly broken?"""
+"""Training on other things than classes: regression, a loss of the user's, partly broken data."""
 
 import io
 from dataclasses import replace

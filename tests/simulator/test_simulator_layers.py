@@ -1,4 +1,4 @@
-"""Does one fat pass through a chain of layers give each client the gradient that autograd gives it alone?"""
+"""One pass through a chain of layers gives each client the gradient that autograd gives it alone."""
 
 import pytest
 import torch

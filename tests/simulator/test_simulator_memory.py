@@ -1,4 +1,4 @@
-"""Is the memory of a run known before it starts, and is what does not fit refused with the numbers?"""
+"""The memory of a run is known before it starts, and what does not fit is refused with the numbers."""
 
 from dataclasses import replace
 

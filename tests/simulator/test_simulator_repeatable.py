@@ -1,4 +1,4 @@
-"""Is a run the same, bit for bit, on any number of threads, however often it is evaluated, however it is cut?"""
+"""A run is the same bit for bit on any number of threads, however often it is evaluated or cut."""
 
 import sys
 

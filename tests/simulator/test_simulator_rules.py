@@ -1,4 +1,4 @@
-"""Does the simulator do what the naive one does, for every rule, both holds and both kinds of work?"""
+"""The simulator equals the naive one, for every rule, both ways to hold staleness and both kinds of work."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Do runs made together give what each gives alone?"""
+"""Runs made together give what each gives alone."""
 
 import pytest
 import torch

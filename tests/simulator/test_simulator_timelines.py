@@ -1,4 +1,4 @@
-"""Is every kind of timeline replayed as the naive simulator replays it, with every meaning of staleness?"""
+"""Every kind of timeline is replayed as the naive simulator replays it, with every meaning of staleness."""
 
 from itertools import pairwise
 

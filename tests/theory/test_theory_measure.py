@@ -1,4 +1,4 @@
-"""Are the constants that `measure` finds those that the problem really has?"""
+"""`measure` finds the constants that a problem really has."""
 
 import numpy as np
 import pytest

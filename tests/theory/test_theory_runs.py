@@ -1,4 +1,4 @@
-"""Real K-async runs on problems whose constants are known: do they stay under the theorems' bounds?"""
+"""Real K-async runs on problems with known constants stay under the theorems' bounds."""
 
 import numpy as np
 import pytest

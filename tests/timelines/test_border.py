@@ -1,4 +1,4 @@
-"""Is every mistake refused before work starts, in one sentence that helps?"""
+"""Every mistake is refused before work starts, in one sentence that helps."""
 
 import numpy as np
 import pytest

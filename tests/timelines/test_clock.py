@@ -1,4 +1,4 @@
-"""Does the fast clock do what the plain event loop does, and what its distributions promise?"""
+"""The fast clock equals a plain event loop, and its distributions are what they promise."""
 
 import numpy as np
 import pytest

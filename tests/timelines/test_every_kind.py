@@ -1,4 +1,4 @@
-"""What holds for every kind of timeline?"""
+"""Properties of every kind of timeline."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Does a timeline survive on disk, and is a damaged one refused?"""
+"""A timeline survives on disk; a damaged one is refused."""
 
 import contextlib
 import json

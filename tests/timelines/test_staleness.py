@@ -1,4 +1,4 @@
-"""Is the staleness of a timeline what theory says: P/K - 1 on average, Appendix D's bound at least?"""
+"""Staleness as theory has it: P/K - 1 on average, at least Appendix D's bound."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What does a client do with the model it gets? Any ClientApp that returns trained arrays would do."""
+"""The app's clients: any ClientApp that returns trained arrays would do."""
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict

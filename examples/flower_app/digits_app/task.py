@@ -1,4 +1,4 @@
-"""What is learnt, from which samples, and how well?"""
+"""The app's task: its model, each client's samples, training and evaluation."""
 
 import torch
 from torch.nn.functional import cross_entropy
