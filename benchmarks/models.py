@@ -5,8 +5,9 @@
 In turns: the simulator; a bare loop on one thread, which does the same clients' work one after the other with plain
 PyTorch and nothing else; as many such loops at once as there are threads, each in a process of its own, which is the
 ceiling of this machine at this moment; and the floor, as many centralised steps over the samples of all k clients at
-once, on all threads. Ratios are of medians over the turns. Peak memory is that of the process until the simulator's
-first turn is over, before the others exist.
+once, on all threads. Ratios are of medians over the turns. "per CPU second" compares the processor time of the
+simulator and of the bare loop for the same work, which a busy machine disturbs less than the clock. Peak memory is
+that of the process until the simulator's first turn is over, before the others exist.
 """
 
 import argparse
@@ -129,13 +130,18 @@ class Bare:
                 p.sub_(place, alpha=0.01)
 
 
-def seconds(step, wanted):
-    """Seconds of one step: as many as fit into the time wanted, at least one."""
-    begun, count = time.perf_counter(), 0
+def costs(step, wanted):
+    """Seconds and processor seconds of one step: as many as fit into the time wanted, at least one."""
+    begun, used, count = time.perf_counter(), time.process_time(), 0
     while not count or time.perf_counter() - begun < wanted:
         step()
         count += 1
-    return (time.perf_counter() - begun) / count
+    return (time.perf_counter() - begun) / count, (time.process_time() - used) / count
+
+
+def seconds(step, wanted):
+    """Seconds of one step."""
+    return costs(step, wanted)[0]
 
 
 def bare_loop(model_name, work_name, device="cpu", samples=BATCH):
@@ -218,7 +224,14 @@ def measured(model_name, work_name, wanted, device, turn_count):
     )
     records = iter(run)
     next(records)
-    turns = {"kasync": [seconds(lambda: next(records), wanted)], "bare": [], "all": [], "floor": []}
+    turns = {name: [] for name in ("kasync", "bare", "all", "floor", "kasync cpu", "bare cpu")}
+
+    def turn_of(name, step):
+        wall, processor = costs(step, wanted)
+        turns[name].append(wall)
+        turns[name + " cpu"].append(processor)
+
+    turn_of("kasync", lambda: next(records))
     peak = peak_gib(device)
     bare, floor = (bare_loop(model_name, work_name, device, samples) for samples in (BATCH, K * BATCH))
     with ExitStack() as stack:
@@ -226,9 +239,9 @@ def measured(model_name, work_name, wanted, device, turn_count):
         stack.callback(others.close)
         for turn in range(turn_count):
             if turn:
-                turns["kasync"].append(seconds(lambda: next(records), wanted))
+                turn_of("kasync", lambda: next(records))
             torch.set_num_threads(1)
-            turns["bare"].append(seconds(bare.step, wanted))
+            turn_of("bare", bare.step)
             turns["all"].append(others.together(bare.step, wanted))
             torch.set_num_threads(threads)
             turns["floor"].append(seconds(lambda: floor.step(1), wanted))
@@ -250,16 +263,19 @@ def main():
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
     print(f"{torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}")
-    titles = ("model", "parameters", "work", "backend", "ms a step", "over the bare loop", "ceiling", "share of it",
-              "over centralised", "peak GiB")  # fmt: skip
+    titles = (
+        "model", "parameters", "work", "backend", "ms a step", "over the bare loop", "ceiling", "share of it",
+        "per CPU second", "over centralised", "peak GiB",
+    )  # fmt: skip
     print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
     for name in given.models:
         for work in given.works:
             run, found, peak = measured(name, work, given.seconds, given.device, given.turns)
             ratio, ceiling = found["bare"] / found["kasync"], found["bare"] / found["all"]
+            processor, floor = found["bare cpu"] / found["kasync cpu"], found["floor"] / found["kasync"]
+            ratios = " | ".join(f"{each:.2f}" for each in (ratio, ceiling, ratio / ceiling, processor, floor, peak))
             print(
-                f"| {name} | {len(run.params):,} | {work} | {run.backend} | {1000 * found['kasync']:.1f} | {ratio:.2f} "
-                f"| {ceiling:.2f} | {ratio / ceiling:.2f} | {found['floor'] / found['kasync']:.2f} | {peak:.2f} |",
+                f"| {name} | {len(run.params):,} | {work} | {run.backend} | {1000 * found['kasync']:.1f} | {ratios} |",
                 flush=True,
             )
             del run
