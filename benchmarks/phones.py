@@ -15,6 +15,7 @@ from kasync.timelines.traces import DAY, Traces
 
 SHOWN = (0.1, 0.25, 0.5, 0.75, 0.9)
 HOURS = np.arange(24)
+DRAWN_TOGETHER = 0.88  # generated presence is less concentrated than recorded, so that its hours must be more
 RECORDED = {"color": "#35608d", "linewidth": 4, "alpha": 0.45, "label": "recorded"}
 GENERATED = {"color": "#d1495b", "linewidth": 1.5, "label": "generated"}
 
@@ -82,7 +83,7 @@ def fitted(fleet: Traces, rounds: int = 40) -> dict[str, list[float]]:
     tables = {
         "DUTY": quantiles(target["duty"]),
         "WINDOWS": quantiles(target["windows per day"]),
-        "CENTRE": centres(fleet.availability),
+        "CENTRE": 27 + DRAWN_TOGETHER * (centres(fleet.availability) - 27),
         "LATENCY": quantiles(target["seconds per sample"]),
         "DOWN": quantiles(target["down, kB/s"]),
         "UP": quantiles(target["up, kB/s"]),
@@ -109,7 +110,7 @@ def fitted(fleet: Traces, rounds: int = 40) -> dict[str, list[float]]:
 
 
 def compare(fleet: Traces, made: Traces) -> float:
-    """Print the quantiles side by side, recorded and generated; the largest difference but for the gaps."""
+    """Print the quantiles side by side, recorded and generated; the largest difference."""
     worst = 0.0
     there, generated = measures(fleet), measures(made)
     print(f"{'quantile':20}" + "".join(f"{share:>20.0%}" for share in SHOWN))
@@ -117,11 +118,10 @@ def compare(fleet: Traces, made: Traces) -> float:
         cells = []
         for share in SHOWN:
             a, b = np.quantile(there[name], share), np.quantile(generated[name], share)
-            if not name.startswith("gap"):  # shown, but no promise
-                worst = max(worst, abs(b / a - 1))
+            worst = max(worst, abs(b / a - 1))
             cells.append(f"{a:9.4g} {b:9.4g}")
         print(f"{name:20}" + "".join(f"{cell:>20}" for cell in cells))
-    print(f"largest difference but for the gaps {worst:.1%}")
+    print(f"largest difference {worst:.1%}")
     return worst
 
 
@@ -166,8 +166,9 @@ def main() -> int:
             print(f"{name} = ({', '.join(f'{value:.3g}' for value in table)})")
     made = traces.phones(20_000, seed=0)
     worst = compare(fleet, made)
-    print("there by hour, recorded ", " ".join(f"{share:.3f}" for share in by_hour(fleet.availability)))
-    print("there by hour, generated", " ".join(f"{share:.3f}" for share in by_hour(made.availability)))
+    for name, one in (("recorded", fleet), ("generated", made)):
+        share = by_hour(one.availability)
+        print(f"there by hour, {name:9}", " ".join(f"{each:.3f}" for each in share), f"swing {np.ptp(share):.3f}")
     if given.picture:
         draw(fleet, made, given.picture)
     return 0 if worst < 0.1 else 1

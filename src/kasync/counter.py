@@ -43,6 +43,7 @@ class Stream(IntEnum):
     SERVER = 17
     EPOCHS = 18
     CHANCE = 19
+    STARTS = 20
 
 
 def bits(seed: int, stream: int, client: ArrayLike, visit: ArrayLike = 0, draw: ArrayLike = 0) -> Bits:

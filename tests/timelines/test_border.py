@@ -1,4 +1,4 @@
-"""Every mistake is refused before work starts, in one sentence that helps."""
+"""A mistake in the settings of a timeline is refused before work starts, in one sentence that helps."""
 
 import numpy as np
 import pytest

@@ -1,55 +1,58 @@
-"""The fast clock equals a plain event loop, and its distributions are what they promise."""
+"""The clock against a plain event simulator, and its distributions against their promises."""
 
+import event_simulator as plain
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from timeline_judge import naive_async, naive_sync
-from timeline_kinds import DURATIONS, LATE, UNRELIABLE, sizes
+from timeline_judge import difference
+from timeline_kinds import DURATIONS, LATE, PLAIN, UNRELIABLE, sizes
 
 from kasync import timelines
 from kasync.timelines import Dropouts, Intervals, Repeating, clock, durations
-from kasync.timelines.availability import Fleet
-from kasync.timelines.events import Queue, run_async, run_sync
+from kasync.timelines.events import Queue
 
-FAULTS = {
-    "none": {},
-    "windows": {"availability": Repeating(9.0, 20.0)},
-    "tight windows": {"availability": Repeating(2.0, 3.0)},
-    "lost": {"lost": 0.4},
-    "absences": {"dropouts": Dropouts(0.3, durations.exponential(4.0))},
-    "gone": {"dropouts": Dropouts(0.05)},
-    "all": {"availability": Repeating(9.0, 20.0), "lost": 0.2, "dropouts": Dropouts(0.1, durations.exponential(3.0))},
+FAULTS = {  # arguments of the clock, and the same of the event simulator
+    "none": ({}, {}),
+    "windows": ({"availability": Repeating(9.0, 20.0)}, {"window": plain.repeating(9.0, 20.0)}),
+    "tight windows": ({"availability": Repeating(2.0, 3.0)}, {"window": plain.repeating(2.0, 3.0)}),
+    "lost": ({"lost": 0.4}, {"lost": 0.4}),
+    "absences": ({"dropouts": Dropouts(0.3, durations.exponential(4.0))}, {"leave": (0.3, plain.exponential(4.0))}),
+    "gone": ({"dropouts": Dropouts(0.05)}, {"leave": (0.05, None)}),
+    "all": (
+        {"availability": Repeating(9.0, 20.0), "lost": 0.2, "dropouts": Dropouts(0.1, durations.exponential(3.0))},
+        {"window": plain.repeating(9.0, 20.0), "lost": 0.2, "leave": (0.1, plain.exponential(3.0))},
+    ),
 }
 
 
-def agrees_with_the_event_loop(size, fleet):
-    clients, k, steps, _ = size
-    fast, slow = run_async(clients, k, steps, fleet), naive_async(clients, k, steps, fleet)
-    assert fast.clients.tolist() == slow[0]
-    assert fast.versions.tolist() == slow[1]
-    np.testing.assert_array_equal(fast.times, slow[2])
+def agrees_with_the_event_simulator(size, time, faults="none", mode="async"):
+    options, told = FAULTS[faults]
+    size = dict(zip(("clients", "k", "steps", "seed"), size, strict=True))
+    simulator = plain.Simulator(**size, law=PLAIN[time], **told)
+    played = {"async": "everybody", "sync": "synchronous"}[mode]
+    assert not difference({**size, "durations": DURATIONS[time], "mode": mode, **options}, simulator, played)
 
 
 @pytest.mark.parametrize("faults", FAULTS)
 @given(size=sizes(25, 40), time=st.sampled_from(["exponential", "log-normal", "pareto", "shifted exponential"]))
 @settings(max_examples=12, deadline=None)
-def test_the_fast_clock_is_the_event_loop(faults, size, time):
-    agrees_with_the_event_loop(size, Fleet(DURATIONS[time], size[3], **FAULTS[faults]))
+def test_the_clock_is_the_event_simulator(faults, size, time):
+    agrees_with_the_event_simulator(size, time, faults)
 
 
 @pytest.mark.parametrize("time", ["constant", "trace"])
 @given(size=sizes(25, 40))
 @settings(max_examples=20, deadline=None)
 def test_equal_moments_go_to_the_work_handed_out_first(time, size):
-    agrees_with_the_event_loop(size, Fleet(DURATIONS[time], size[3]))
+    agrees_with_the_event_simulator(size, time)
 
 
 @pytest.mark.parametrize("time", ["constant", "exponential", "trace"])
-def test_the_clock_stays_the_event_loop_when_most_clients_are_far_from_done(time):
+def test_the_clock_stays_the_event_simulator_when_most_clients_are_far_from_done(time):
     """900 clients and k = 3: the queue looks at 146 of them at a time, and must look further many times."""
     assert Queue(np.ones(900), 3).size < 150
-    agrees_with_the_event_loop((900, 3, 700, 5), Fleet(DURATIONS[time], 5))
+    agrees_with_the_event_simulator((900, 3, 700, 5), time)
 
 
 def test_a_client_joins_late_on_the_model_of_that_moment():
@@ -111,12 +114,8 @@ def test_k_sync_takes_the_fastest_and_fedavg_waits_for_the_slowest():
 @pytest.mark.parametrize("faults", FAULTS)
 @given(size=sizes(12, 15))
 @settings(max_examples=10, deadline=None)
-def test_k_sync_is_its_event_loop_and_who_is_away_stays_away_at_the_next_broadcast(faults, size):
-    clients, k, steps, seed = size
-    fleet = Fleet(DURATIONS["exponential"], seed, **FAULTS[faults])
-    fast, slow = run_sync(clients, k, steps, fleet), naive_sync(clients, k, steps, fleet)
-    assert fast.clients.tolist() == slow[0]
-    np.testing.assert_array_equal(fast.times, slow[1])
+def test_k_sync_is_the_event_simulator_and_who_is_away_stays_away_at_the_next_broadcast(faults, size):
+    agrees_with_the_event_simulator(size, "exponential", faults, "sync")
 
 
 def test_a_synchronous_step_waits_until_somebody_is_there():
@@ -177,5 +176,5 @@ def test_the_next_opening_is_the_first_interval_that_is_not_over(rows, queries):
 
 @pytest.mark.parametrize("name", UNRELIABLE)
 def test_unreliable_clients_are_not_mistaken_for_reliable_ones(name):
-    plain = clock(30, 3, 60, durations.exponential(1.0), 1)
-    assert clock(30, 3, 60, durations.exponential(1.0), 1, **UNRELIABLE[name]).fingerprint() != plain.fingerprint()
+    reliable = clock(30, 3, 60, durations.exponential(1.0), 1)
+    assert clock(30, 3, 60, durations.exponential(1.0), 1, **UNRELIABLE[name]).fingerprint() != reliable.fingerprint()

@@ -1,4 +1,4 @@
-"""The counter-based numbers are random enough, and the same however they are asked for."""
+"""Counter-based numbers: random enough, and the same however they are asked for."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Properties of every kind of timeline."""
+"""What holds for every kind of timeline."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A timeline survives on disk; a damaged one is refused."""
+"""Timelines on disk: what is saved is loaded, what is damaged is refused."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Staleness as theory has it: P/K - 1 on average, at least Appendix D's bound."""
+"""Staleness against theory: P/K - 1 on average, and Appendix D's bound."""
 
 import numpy as np
 import pytest

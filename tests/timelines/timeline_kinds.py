@@ -1,5 +1,6 @@
 """One table of every kind of timeline, and hypothesis strategies over it."""
 
+import event_simulator as plain
 from hypothesis import strategies as st
 
 from kasync import timelines
@@ -12,6 +13,15 @@ DURATIONS = {
     "log-normal": durations.log_normal(1.0, 1.0),
     "pareto": durations.pareto(1.0, 1.2),
     "trace": durations.trace({0: [1.0, 2.0], 1: [0.5], 2: [3.0, 1.0, 1.0]}),
+}
+
+PLAIN = {  # the same, for the event simulator
+    "constant": plain.constant(1.5),
+    "exponential": plain.exponential(2.0),
+    "shifted exponential": plain.shifted(1.0, 0.5),
+    "log-normal": plain.log_normal(1.0, 1.0),
+    "pareto": plain.pareto(1.0, 1.2),
+    "trace": plain.recorded([[1.0, 2.0], [0.5], [3.0, 1.0, 1.0]]),
 }
 
 UNRELIABLE = {

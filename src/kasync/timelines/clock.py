@@ -15,7 +15,7 @@ from kasync.errors import UserError
 from kasync.timelines import checks
 from kasync.timelines.availability import Always, Availability, Dropouts, Fleet
 from kasync.timelines.durations import Durations, trace
-from kasync.timelines.events import Dispatch, Recorded, run_async, run_full, run_limited, run_rounds, run_sync
+from kasync.timelines.events import Dispatch, Recorded, run_async, run_full, run_limited, run_open, run_rounds, run_sync
 from kasync.timelines.selection import SELECTIONS, Choice, Custom
 from kasync.timelines.timeline import Timeline
 
@@ -68,6 +68,8 @@ def clock(
     *,
     concurrency: int | None = None,
     restart: str = "arrival",
+    previous_model: int = 0,
+    starts: Durations | None = None,
     select: str | Choice = "uniform",
     deadline: float | None = None,
     max_staleness: int | None = None,
@@ -90,6 +92,9 @@ def clock(
                    step (over-selection)
     restart        "arrival": whoever is done is replaced at once, by a client that gets the current model (FedBuff);
                    "update": the k are replaced when the update is made
+    previous_model of the k chosen at an update, so many get the model before it (k - 1 in FADAS's published code), but
+                   for those that have just delivered; with restart="update"
+    starts         instead of `concurrency`: seconds from one start to the next, whoever is done (open arrivals, FLSim)
     select         who is chosen: "uniform", "in_turn", "available", "least_heard", "new_then_last", or a function of
                    `selection.Known`
     deadline       seconds after its choice when the server gives up on a client, or on a round that is not complete
@@ -121,7 +126,9 @@ def clock(
     if availability is not None and not hasattr(availability, "opening"):
         raise UserError(f"availability is {availability!r}: give Repeating(length, every) or Intervals(rows).")
     select = select.replace(" ", "_") if isinstance(select, str) else select
-    dispatch = _dispatch(clients, k, mode, concurrency, restart, select, deadline, max_staleness)
+    dispatch = _dispatch(
+        clients, k, mode, concurrency, restart, previous_model, starts, select, deadline, max_staleness
+    )
     there = Always() if availability is None else availability
     there.check(clients, k)
     seed = checks.seed_of(seed)
@@ -143,12 +150,11 @@ def clock(
         recorded = MODES[mode](clients, k, steps, fleet)
     else:
         pool = SELECTIONS[select] if isinstance(select, str) else partial(Custom, function=select)
-        run = run_limited if mode == "async" else run_rounds
+        run = run_rounds if mode == "sync" else run_limited if dispatch.starts is None else run_open
         recorded, wasted = run(clients, k, steps, fleet, dispatch, pool(clients, seed, there))
-        settings |= _dispatch_settings(dispatch, select, mode) | {
-            "failed": wasted.failed,
-            "too_stale": wasted.too_stale,
-        }
+        settings |= _dispatch_settings(dispatch, select, mode)
+        settings |= {"failed": wasted.failed, "too_stale": wasted.too_stale}
+        settings |= {} if dispatch.starts is None else {"skipped": wasted.skipped}
     reached = len(recorded.times)
     if reached < steps and not (allow_short and reached):
         remedy = f"ask for {reached} steps, pass allow_short=True, " if reached else ""
@@ -172,6 +178,8 @@ def _dispatch(
     mode: str,
     concurrency: int | None,
     restart: str,
+    previous_model: int,
+    starts: Durations | None,
     select: str | Choice,
     deadline: float | None,
     max_staleness: int | None,
@@ -180,15 +188,25 @@ def _dispatch(
     checks.one_of("restart", restart, ("arrival", "update"))
     if not callable(select):
         checks.one_of("select", select, SELECTIONS)
+    if checks.whole("previous_model", previous_model, 0) > k or (previous_model and restart != "update"):
+        raise UserError(
+            f'previous_model is {previous_model}: give at most k = {k}, with restart="update", or leave it out.'
+        )
+    if starts is not None:
+        _check_starts(starts, mode, concurrency, restart)
+        concurrency = k
     if concurrency is None:
         given = {
+            "previous_model": previous_model or None,
             "select": select if select != "uniform" else None,
             "deadline": deadline,
             "max_staleness": max_staleness,
         }
         for name, value in given.items():
             if value is not None:
-                raise UserError(f"{name} is {value!r}, but all clients work all the time: give concurrency too.")
+                raise UserError(
+                    f"{name} is {value!r}, but all clients work all the time: give concurrency or starts too."
+                )
         return None
     concurrency = checks.whole("concurrency", concurrency, 1)
     if not k <= concurrency <= clients:
@@ -200,16 +218,34 @@ def _dispatch(
     return Dispatch(
         concurrency,
         restart == "arrival",
+        previous_model,
+        starts,
         math.inf if deadline is None else checks.positive("deadline", deadline),
         None if max_staleness is None else checks.whole("max_staleness", max_staleness, 0),
     )
 
 
+def _check_starts(starts: object, mode: str, concurrency: int | None, restart: str) -> None:
+    """Refuse what an open arrival process does not go with."""
+    if not isinstance(starts, Durations):
+        raise UserError(f"starts is {starts!r}: give seconds between two starts, durations.constant(0.01), say.")
+    if concurrency is not None:
+        raise UserError(f"concurrency is {concurrency}, but starts says when work begins: give one of the two.")
+    if mode != "async" or restart != "arrival":
+        raise UserError('starts is for mode "async" and nobody is replaced: leave mode and restart out.')
+
+
 def _dispatch_settings(dispatch: Dispatch, select: str | Choice, mode: str) -> dict[str, Any]:
     """The settings of `Dispatch`, as plain values."""
-    words: dict[str, Any] = {"concurrency": dispatch.concurrency}
-    if mode == "async":
+    words: dict[str, Any] = {}
+    if dispatch.starts is not None:
+        words["starts"] = repr(dispatch.starts)
+    else:
+        words["concurrency"] = dispatch.concurrency
+    if mode == "async" and dispatch.starts is None:
         words["restart"] = "arrival" if dispatch.at_arrival else "update"
+    if dispatch.previous_model:
+        words["previous_model"] = dispatch.previous_model
     words["select"] = select if isinstance(select, str) else getattr(select, "__qualname__", repr(select))
     if math.isfinite(dispatch.deadline):
         words["deadline"] = dispatch.deadline

@@ -2,19 +2,27 @@
 
 run_async     all clients work all the time; the first k uploads make an update (K-async)
 run_limited   so many clients work at a time, and others are chosen for those that are done
+run_open      work starts at given moments, whoever is done
 run_sync      everybody gets every model; the k fastest are used
 run_full      k clients are drawn for each step; the server waits for all of them
 run_rounds    more than k are chosen for each step; the k fastest are used, as long as they keep the deadline
 """
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kasync.counter import Stream
 from kasync.timelines.availability import FAILURES, Attempt, Fleet, Outcome
+from kasync.timelines.durations import Durations
 from kasync.timelines.selection import Pool
 from kasync.timelines.uniform import subsets
 
@@ -128,42 +136,32 @@ def _version_after(step: int, moment: float, outcome: Outcome) -> NDArray[np.int
 class Dispatch:
     """How a server keeps some of its clients at work."""
 
-    concurrency: int
+    concurrency: int  # clients at work at a time; of no meaning with `starts`
     at_arrival: bool = True  # a client that is done is replaced at once, not only after the update
+    previous_model: int = 0  # of those replaced after an update, so many get the model before it
+    starts: Durations | None = None  # seconds from one start to the next, whoever is done
     deadline: float = math.inf  # seconds after its choice when the server gives a client up
     max_staleness: int | None = None  # what is older is dropped when it arrives
 
 
 @dataclass
 class Wasted:
-    """Pieces of work that no update used."""
+    """Pieces of work that no update used, and starts for which nobody could be chosen."""
 
     failed: int = 0  # lost, interrupted, later than the deadline, or more than the k that a round needs
     too_stale: int = 0
+    skipped: int = 0
 
 
-class _Active:
-    """Those at work: places [concurrency], each with the client that has it."""
+class _Chosen:
+    """What the clients that a server chooses will do."""
 
-    def __init__(self, fleet: Fleet, clients: int, k: int, dispatch: Dispatch, pool: Pool) -> None:
-        size = dispatch.concurrency
+    def __init__(self, fleet: Fleet, clients: int, dispatch: Dispatch, pool: Pool) -> None:
         self.fleet, self.dispatch, self.pool = fleet, dispatch, pool
-        self.queue = Queue(np.full(size, math.inf), k)
-        self.client = np.zeros(size, dtype=np.int64)
-        self.begun = np.zeros(size)  # when the client was chosen
-        self.pulled = np.zeros(size)
-        self.version = np.zeros(size, dtype=np.int64)  # -1: to be found from the moment of the pull
-        self.arrives = np.zeros(size, dtype=bool)
-        self.gone = np.zeros(size, dtype=bool)  # after its end the client never comes again
-        self.back = np.zeros(size)  # until when the client is away after its end
         self.piece = np.zeros(clients, dtype=np.int64)  # [clients]: number of the next piece of work
-        self.places = list(range(size))  # free ones
-        self.number = 0  # choices so far
-        self.vacancies = size  # to be filled as soon as somebody can be chosen
-        self.batch = 64  # events to look at together
 
-    def attempt(self, who: Places, chosen: Reals) -> tuple[Attempt, Reals]:
-        """What clients [n] chosen at these moments will do, and until when they are away afterwards."""
+    def attempt(self, who: Places, chosen: Reals) -> Attempt:
+        """What clients [n] chosen at these moments will do."""
         asked = chosen
         if self.pool.back:
             asked = np.maximum(chosen, [self.pool.back.get(client, 0.0) for client in who.tolist()])
@@ -172,17 +170,42 @@ class _Active:
         late = one.end > limit
         if late.any():
             end = np.where(late, limit, one.end)
-            one = Attempt(one.start, end, one.arrives & ~late, np.where(late, limit, one.again), one.absent)
+            return Attempt(one.start, end, one.arrives & ~late, np.where(late, limit, one.again), one.absent)
+        return one
+
+    @staticmethod
+    def back_of(who: Places, one: Attempt, moment: Reals) -> Reals:
+        """[n]: until when clients are away, by the absences that had begun at a moment of each; 0: they are not."""
         back = np.zeros(len(who))
         place_of = {client: place for place, client in enumerate(who.tolist())} if one.absent else {}
         for client, left, until in one.absent:
             place = np.array([place_of[each] for each in client.tolist()], dtype=np.int64)
-            away = (left <= one.end[place]) & np.isfinite(until)
+            away = (left <= moment[place]) & np.isfinite(until)
             back[place[away]] = until[away]
-        return one, back
+        return back
 
-    def begin(self, who: Places, chosen: Reals, one: Attempt, back: Reals, version: int) -> None:
-        """Clients [n] start, in this order."""
+
+class _Active(_Chosen):
+    """Those at work: places [concurrency], each with the client that has it."""
+
+    def __init__(self, fleet: Fleet, clients: int, k: int, dispatch: Dispatch, pool: Pool) -> None:
+        super().__init__(fleet, clients, dispatch, pool)
+        size = dispatch.concurrency
+        self.queue = Queue(np.full(size, math.inf), k)
+        self.client = np.zeros(size, dtype=np.int64)
+        self.begun = np.zeros(size)  # when the client was chosen
+        self.pulled = np.zeros(size)
+        self.version = np.zeros(size, dtype=np.int64)  # -1: to be found from the moment of the pull
+        self.arrives = np.zeros(size, dtype=bool)
+        self.gone = np.zeros(size, dtype=bool)  # after its end the client never comes again
+        self.back = np.zeros(size)  # until when the client is away after its end
+        self.places = list(range(size))  # free ones
+        self.number = 0  # choices so far
+        self.vacancies = size  # to be filled as soon as somebody can be chosen
+        self.batch = 64  # events to look at together
+
+    def begin(self, who: Places, chosen: Reals, one: Attempt, back: Reals, version: int | Places) -> None:
+        """Clients [n] start, in this order, on one model version or on versions [n]."""
         places = np.array(self.places[len(self.places) - len(who) :], dtype=np.int64)
         del self.places[len(self.places) - len(who) :]
         self.client[places], self.begun[places], self.pulled[places] = who, chosen, one.start
@@ -193,14 +216,21 @@ class _Active:
         self.number += len(who)
         self.queue.put(places, one.end)
 
-    def fill(self, time: float, version: int) -> None:
-        """Choose somebody for every vacancy, as long as anybody is idle."""
+    def fill(self, time: float, version: int, delivered: NDArray[np.int32] | None = None) -> None:
+        """Choose somebody for every vacancy, as long as anybody is idle; `delivered` are those of the last update."""
         if not self.vacancies or not self.pool.idle:
             return
         who = self.pool.several(self.number, time, self.vacancies)
         chosen = np.full(len(who), time)
         self.vacancies -= len(who)
-        self.begin(who, chosen, *self.attempt(who, chosen), version)
+        behind = 0 if delivered is None else self.dispatch.previous_model
+        given: int | Places = version
+        if behind:
+            # Nobody goes back to a model that it knew before the work it has just delivered.
+            old = (np.arange(len(who)) < behind) & ~np.isin(who, delivered)
+            given = np.where(old, version - 1, version)
+        one = self.attempt(who, chosen)
+        self.begin(who, chosen, one, self.back_of(who, one, one.end), given)
 
 
 def run_limited(
@@ -233,7 +263,7 @@ def run_limited(
         pool.step = step + 1
         pool.free_all(out.clients[step])
         active.vacancies += 1 if dispatch.at_arrival else k
-        active.fill(float(out.times[step]), step + 1)
+        active.fill(float(out.times[step]), step + 1, out.clients[step])
     return out, wasted
 
 
@@ -288,7 +318,8 @@ def _advance(active: _Active, times: Reals, missing: int) -> _Events | None:
     kept = len(starts)
     if kept:
         at, who = (np.array(column, dtype=np.int64) for column in zip(*starts, strict=True))
-        one, back = active.attempt(who, ends[at])
+        one = active.attempt(who, ends[at])
+        back = active.back_of(who, one, one.end)
         soonest = np.full(count, math.inf)  # [count]: first end of a replacement begun at an event
         np.minimum.at(soonest, at, one.end)
         early = np.flatnonzero(ends[1:] > np.minimum.accumulate(soonest)[:-1])
@@ -353,6 +384,115 @@ def _undo(pool: Pool, starts: Starts, freed: Starts, count: int) -> None:
         if event < count:
             return
         pool.unfree(client)
+
+
+class _Start(NamedTuple):
+    """A piece of work that begins, in the order in which a heap sorts them by their ends."""
+
+    end: float
+    order: int
+    client: int
+    chosen: float
+    pulled: float
+    arrives: bool
+    gone: bool  # after its end the client never comes again
+    back: float  # until when the client is away after its end
+    version: int = 0
+
+
+def run_open(clients: int, k: int, steps: int, fleet: Fleet, dispatch: Dispatch, pool: Pool) -> tuple[Recorded, Wasted]:
+    """Open arrivals: work starts at moments that the clock gives, and nobody is replaced.
+
+    A start for which no client is idle is skipped. An end at the very moment of a start comes before it.
+    """
+    assert dispatch.starts is not None
+    out = Recorded(np.empty((steps, k), np.int32), np.empty((steps, k), np.int32), np.empty(steps))
+    chosen, wasted, times = _Chosen(fleet, clients, dispatch, pool), Wasted(), list[float]()
+    moments, planned = _Moments(dispatch.starts, fleet.seed), deque[_Start]()
+    heap: list[_Start] = []
+    number, done, barren, stale = 0, 0, 0, math.inf if dispatch.max_staleness is None else dispatch.max_staleness
+    while len(times) < steps and barren <= FAILURES * max(k, len(heap)):
+        moment, step = moments.first(), len(times)
+        if not heap or heap[0].end > moment:
+            if not planned and pool.idle:
+                planned.extend(_planned(chosen, number, moments, min(pool.idle, 4 * k if pool.lookahead else 1)))
+            moments.drop()
+            if planned:
+                one = planned.popleft()
+                heappush(heap, one._replace(version=step if one.pulled == one.chosen else -1))
+                chosen.piece[one.client] += 1
+                number += 1
+            else:
+                wasted.skipped, barren = wasted.skipped + 1, barren + 1
+            continue
+        one = heappop(heap)
+        version = one.version if one.version >= 0 else bisect_right(times, one.pulled)
+        if one.arrives and step - version <= stale:
+            out.clients[step, done], out.versions[step, done] = one.client, version
+            pool.hear(np.array([one.client]), np.array([one.end - one.chosen]))
+            done, barren = done + 1, 0
+            if done < k:
+                continue
+        # Somebody can be chosen again: what was planned for later starts is not settled any more.
+        for later in reversed(planned):
+            pool.untake(later.client)
+        planned.clear()
+        if done == k:
+            out.times[step], done, pool.step = one.end, 0, step + 1
+            times.append(one.end)
+            pool.free_all(out.clients[step])
+            continue
+        barren, wasted.failed = barren + 1, wasted.failed + (not one.arrives)
+        wasted.too_stale += one.arrives
+        if not one.gone:
+            if one.back > one.end:
+                pool.back[one.client] = one.back
+            pool.free(one.client)
+    return out.head(len(times)), wasted
+
+
+class _Moments:
+    """The moments of an open arrival process, in blocks."""
+
+    def __init__(self, gaps: Durations, seed: int) -> None:
+        self.blocks = self._ahead(gaps, seed)
+        self.times: deque[float] = deque()
+
+    @staticmethod
+    def _ahead(gaps: Durations, seed: int) -> Iterator[Reals]:
+        now = 0.0
+        for block in count():
+            number = np.arange(block << 12, (block + 1) << 12)
+            times = np.cumsum(np.concatenate([[now], gaps.seconds(seed, number, 0 * number, Stream.STARTS)]))[1:]
+            now = float(times[-1])
+            yield times
+
+    def first(self) -> float:
+        """The next moment."""
+        if not self.times:
+            self.times.extend(next(self.blocks).tolist())
+        return self.times[0]
+
+    def next(self, most: int) -> Reals:
+        """Up to so many of the next moments, at least one."""
+        self.first()
+        return np.array([self.times[place] for place in range(min(most, len(self.times)))])
+
+    def drop(self) -> None:
+        """The first one is over."""
+        self.times.popleft()
+
+
+def _planned(chosen: _Chosen, number: int, moments: _Moments, most: int) -> list[_Start]:
+    """Clients for the next starts, taken from the pool."""
+    at = moments.next(most)
+    chosen.pool.prepare(number, at)
+    who = np.array(chosen.pool.take_each(number, at.tolist()), dtype=np.int64)
+    one = chosen.attempt(who, at)
+    back = chosen.back_of(who, one, one.end)
+    gone = ~one.arrives & np.isinf(one.again)
+    columns = (one.end, np.arange(number, number + len(who)), who, at, one.start, one.arrives, gone, back)
+    return [_Start(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 class _Clients:
@@ -428,7 +568,7 @@ def run_rounds(
     and others are chosen. Nobody is replaced within a round.
     """
     out = Recorded(np.empty((steps, k), np.int32), _fresh(steps, k), np.empty(steps))
-    active, wasted, now, number = _Active(fleet, clients, k, dispatch, pool), Wasted(), 0.0, 0
+    chosen, wasted, now, number = _Chosen(fleet, clients, dispatch, pool), Wasted(), 0.0, 0
     for step in range(steps):
         pool.step = step
         for attempt in range(FAILURES + 1):
@@ -436,8 +576,8 @@ def run_rounds(
             if len(who) < k or attempt == FAILURES:
                 return out.head(step), wasted
             number += len(who)
-            one, back = active.attempt(who, np.full(len(who), now))
-            active.piece[who] += 1
+            one = chosen.attempt(who, np.full(len(who), now))
+            chosen.piece[who] += 1
             good = np.flatnonzero(one.arrives)
             good = good[np.argsort(one.end[good], kind="stable")][:k]
             begun, enough = now, len(good) == k
@@ -449,8 +589,9 @@ def run_rounds(
                 pool.hear(who[good], one.end[good] - begun)
             wasted.failed += len(who) - k * enough
             leaves = ~one.arrives & np.isinf(one.again) & (one.end <= now)
-            for client, gone, end, until in zip(*(x.tolist() for x in (who, leaves, one.end, back)), strict=True):
-                if until > now and end <= now:
+            back = chosen.back_of(who, one, np.minimum(one.end, now))
+            for client, gone, until in zip(*(x.tolist() for x in (who, leaves, back)), strict=True):
+                if until > now:
                     pool.back[client] = until
                 if not gone:
                     pool.free(client)

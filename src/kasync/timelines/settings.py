@@ -21,11 +21,13 @@ from kasync.timelines.timeline import Timeline, load
 from kasync.timelines.traces import from_traces, phones
 from kasync.timelines.uniform import once_per_round, uniform
 
-OF_DURATIONS = ("durations", "speeds", "transfer")
+OF_DURATIONS = ("durations", "speeds", "transfer", "starts")
 OF_A_FLEET = (
     "mode",
     "concurrency",
     "restart",
+    "previous_model",
+    "starts",
     "select",
     "deadline",
     "max_staleness",
@@ -175,10 +177,11 @@ def _file(given: dict[str, Any], clients: int, k: int, steps: int, seed: int) ->
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:
     """The options of the clock that all fleets have."""
-    tables = ("speeds", "dropouts", "work_share")
+    tables = ("speeds", "starts", "dropouts", "work_share")
     options = {name: given[name] for name in OF_A_FLEET if name in given and name not in tables}
-    if "speeds" in given:
-        options["speeds"] = lengths.from_table(given["speeds"], "speeds")
+    for name in ("speeds", "starts"):
+        if name in given:
+            options[name] = lengths.from_table(given[name], name)
     if "dropouts" in given:
         left = _table(given["dropouts"], "dropouts", ("chance", "away"))
         away = lengths.from_table(left["away"], "away") if "away" in left else None

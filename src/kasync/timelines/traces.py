@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kasync.counter import Stream, normals, uniforms
+from kasync.counter import Stream, bits, normals, uniforms
 from kasync.errors import UserError
 from kasync.timelines import checks
 from kasync.timelines.availability import Intervals
@@ -382,23 +382,27 @@ def _number(entry: Mapping[str, Any], name: str, file: object) -> float:
 # Generated phones, like those of FLASH.
 #
 # The tables below come from the traces that FLHetBench publishes (704 phones that were ever ready, 13,364 windows; 978
-# training latencies of ResNet; 19 links). LENGTHS and GAPS are fitted, because scaling changes them; the short end of
-# BLINK, BREAKS and the middle of LENGTHS were then set by hand; the rest is measured. `benchmarks/phones.py` does it
+# training latencies of ResNet; 19 links). LENGTHS and GAPS are fitted, because scaling changes them; BLINK, BREAK, the
+# shares of BREAKS and OUTINGS and the middle of LENGTHS were then set by hand; CENTRE is drawn together to 88 % about
+# 27, so that nights are as much fuller than days as recorded; the rest is measured. `benchmarks/phones.py` does it
 # again and draws the fit:
 #
 #     duty         share of the time in which a phone is locked, charging and on Wi-Fi
 #     windows      how many such windows it has in a day; their normal scores and those of the duty correlate by 0.58
 #     lengths      of one phone's windows: a share of BLINKS takes BLINK seconds, the others are multiples of each
 #                  other, scaled so that duty and number of windows are met over the six days that repeat
-#     gaps         between them, in the same way: BREAKS of them last BREAK seconds
-#     centre       hour of the day about which a phone's presence lies (its circular mean), 14 to 38: the night is in
-#                  the middle, so nights are fuller than days
+#     gaps         between them, in the same way: BREAKS of them last BREAK seconds, and OUTINGS of them OUTING, from
+#                  ten hours to a day, as long as the phone has room for them
+#     order        of ORDERS random orders of a phone's windows and gaps, the one whose presence lies most about one
+#                  hour of the day
+#     centre       hour of the day about which a phone's presence lies (its circular mean): the night is in the middle
 #     latency      seconds to train on one sample, taking the published numbers as milliseconds; always the same
 #     links        kB/s; down and up of one phone correlate by 0.72, each transfer varies about the phone's mean
 #
 # A table has a value for each of the probabilities in PROBABILITIES; between them the logarithm is linear.
 
 DAYS = 6  # after which a phone repeats
+ORDERS = 8  # of a phone's windows and gaps, of which the one with the clearest days is taken
 SHORTEST, LEAST_MEAN = 1.0, 10.0  # seconds of a window, and of the windows of one phone on average
 PROBABILITIES = (0.0, 0.02, 0.05, 0.1, 0.175, 0.25, 0.375, 0.5, 0.625, 0.75, 0.825, 0.9, 0.95, 0.98, 1.0)
 # fmt: off
@@ -410,10 +414,12 @@ WINDOWS = (0.1, 0.167, 0.255, 0.5, 0.8, 1, 1.83, 2.77, 4, 5.69, 7, 9.19, 12, 17,
 BLINK = (3, 3, 3.5, 5, 7, 9, 9.5, 10, 10, 10, 11, 12, 13, 14.4, 15)
 BLINKS = 0.277
 LENGTHS = (0.127, 0.19, 0.19, 0.19, 0.192, 0.196, 0.431, 1, 2.15, 2.8, 3.4, 7.5, 26.8, 26.8, 43.5)
-BREAK = (1, 1, 1, 1, 1, 2, 4, 8, 16, 28, 36, 45, 52, 57, 60)
-BREAKS = 0.25
-GAPS = (0.0783, 0.122, 0.122, 0.122, 0.123, 0.129, 0.343, 1, 3.08, 21.1, 23.7, 23.7, 23.7, 23.8, 38.4)
-CENTRE = (14.0, 14.9, 15.6, 17.2, 19.5, 24.1, 25.6, 27.0, 28.2, 30.1, 31.6, 34.2, 35.6, 37.2, 37.9)
+BREAK = (1, 1, 1, 1, 1, 1.7, 3.3, 6.3, 11.5, 21, 30, 41, 50, 56, 60)
+BREAKS = 0.24
+OUTING = (36000, 37000, 38000, 40000, 43000, 46000, 51000, 57000, 63000, 70000, 74000, 79000, 83000, 86000, 90000)
+OUTINGS = 0.05
+GAPS = (0.114, 0.185, 0.187, 0.187, 0.187, 0.191, 0.431, 1, 2.57, 27.6, 27.6, 32.6, 32.6, 32.6, 53.2)
+CENTRE = (15.6, 16.4, 17.0, 18.4, 20.4, 24.4, 25.8, 27.0, 28.1, 29.7, 31.0, 33.3, 34.6, 36.0, 36.6)
 LATENCY = (0.04, 0.0539, 0.0599, 0.069, 0.083, 0.096, 0.135, 0.172, 0.228, 0.309, 0.374, 0.476, 0.559, 1.28, 15.1)
 DOWN = (
     2370, 2660, 3100, 3270, 3500, 3720, 4170, 4320,
@@ -428,7 +434,7 @@ DUTY_AND_WINDOWS = 0.58
 DOWN_AND_UP = 0.72
 DOWN_DEVIATION, UP_DEVIATION = 0.37, 0.40  # as shares of the mean
 
-_DUTY, _WINDOWS, _LENGTH, _GAP, _HOUR, _PLACE, _LATENCY, _DOWN, _UP = range(9)  # draws of one phone
+_DUTY, _WINDOWS, _LENGTH, _GAP, _HOUR, _PLACE, _LATENCY, _DOWN, _UP, _ORDER = range(10)  # draws of one phone
 
 
 def phones(clients: int, seed: int = 0) -> Traces:
@@ -445,7 +451,7 @@ def phones(clients: int, seed: int = 0) -> Traces:
 
 
 def _availability(seed: int, who: NDArray[np.int64]) -> Intervals:
-    """Windows and gaps in turns, scaled to the phone's duty, and moved to where in the day its presence lies."""
+    """Windows and gaps in turns, scaled to the phone's duty, in an order and at hours that give it days and nights."""
     duty, per_day = _pair(seed, who, _DUTY, _WINDOWS, DUTY, WINDOWS, DUTY_AND_WINDOWS)
     most = duty * DAYS * DAY / LEAST_MEAN  # [clients]
     count = np.maximum(1, np.rint(np.minimum(per_day * DAYS, most))).astype(np.int64)  # [clients]
@@ -453,20 +459,48 @@ def _availability(seed: int, who: NDArray[np.int64]) -> Intervals:
     owner = np.repeat(who, count)  # [rows]
     place = np.arange(first[-1]) - first[owner]  # [rows]: 0, 1, ... of each phone
     span = DAYS * DAY
-    lengths = _scaled(seed, owner, place, first, duty * span, (_LENGTH, BLINKS, BLINK, LENGTHS))
+    lengths = _scaled(seed, owner, place, first, duty * span, (_LENGTH, BLINKS, BLINK, 0.0, LENGTHS, LENGTHS))
     rest = span - np.add.reduceat(lengths, first[:-1])
-    gaps = _scaled(seed, owner, place, first, rest, (_GAP, BREAKS, BREAK, GAPS))
+    gaps = _scaled(seed, owner, place, first, rest, (_GAP, BREAKS, BREAK, OUTINGS, OUTING, GAPS))
     # Whole milliseconds add up exactly, so that a phone does not depend on those before it.
     taken, between = np.rint(1000 * lengths).astype(np.int64), np.floor(1000 * gaps).astype(np.int64)  # [rows]
-    begun = np.cumsum(taken + between) - taken - between
-    begin = (begun - begun[first[:-1]][owner]) / 1000
-    end = np.minimum(begin + taken / 1000, span)
-    end[:-1] = np.where(place[1:] > 0, np.minimum(end[:-1], begin[1:]), end[:-1])
     turn = 2 * np.pi / DAY
-    presence = np.add.reduceat((np.exp(1j * turn * end) - np.exp(1j * turn * begin)) / 1j, first[:-1])  # [clients]
+    begin = end = np.empty(0)
+    presence = np.zeros(len(who), dtype=np.complex128)  # [clients]
+    for order in range(ORDERS):
+        drawn = [_shuffled(seed, owner, place, one, 2 * order + which) for which, one in enumerate((taken, between))]
+        start, stop = _placed(drawn[0], drawn[1], first, place, span)
+        found = np.add.reduceat((np.exp(1j * turn * stop) - np.exp(1j * turn * start)) / 1j, first[:-1])
+        better = np.abs(found) > np.abs(presence)  # of the same windows and gaps, what is most of the same hours
+        presence = np.where(better, found, presence)
+        rows = better[owner]
+        begin, end = (np.where(rows, start, begin), np.where(rows, stop, end)) if order else (start, stop)
     centre = _value(CENTRE, uniforms(seed, Stream.PHONES, who, 0, _HOUR)) * 3600
     day = np.floor(DAYS * uniforms(seed, Stream.PHONES, who, 0, _PLACE)) * DAY
     return Intervals.of_rows(begin, end, first, span, shift=day + np.mod(centre - np.angle(presence) / turn, DAY))
+
+
+def _shuffled(
+    seed: int, owner: NDArray[np.int64], place: NDArray[np.int64], values: NDArray[np.int64], number: int
+) -> NDArray[np.int64]:
+    """[rows]: the same values of each phone in another random order."""
+    keys = bits(seed, Stream.PHONES, owner, place, _ORDER + number) >> np.uint64(32)
+    return values[np.argsort(owner << 32 | keys.astype(np.int64), kind="stable")]
+
+
+def _placed(
+    taken: NDArray[np.int64],
+    between: NDArray[np.int64],
+    first: NDArray[np.int64],
+    place: NDArray[np.int64],
+    span: float,
+) -> tuple[Reals, Reals]:
+    """([rows], [rows]): begin and end of windows and gaps, in milliseconds, put one after the other."""
+    begun = np.cumsum(taken + between) - taken - between
+    begin = (begun - np.repeat(begun[first[:-1]], np.diff(first))) / 1000
+    end = np.minimum(begin + taken / 1000, span)
+    end[:-1] = np.where(place[1:] > 0, np.minimum(end[:-1], begin[1:]), end[:-1])
+    return begin, end
 
 
 def _scaled(
@@ -475,21 +509,28 @@ def _scaled(
     place: NDArray[np.int64],
     first: NDArray[np.int64],
     total: Reals,
-    kind: tuple[int, float, tuple[float, ...], tuple[float, ...]],
+    kind: tuple[int, float, tuple[float, ...], float, tuple[float, ...], tuple[float, ...]],
 ) -> Reals:
-    """[rows]: seconds that add up to each phone's total: a share of them short ones, the others scaled to fill it."""
-    draw, share, short, others = kind
+    """[rows]: seconds that add up to each phone's total: a share short, a share long, the others scaled to fill it."""
+    draw, share, short, upper, long, others = kind
     u = uniforms(seed, Stream.PHONES, owner, place, draw)
-    is_short = u < share
-    seconds = np.where(is_short, _value(short, u / share), 0.0)
+    is_short, is_long = u < share, u > 1 - upper
+    brief = np.where(is_short, _value(short, u / share), 0.0)
     relative = np.where(is_short, 0.0, _value(others, (u - share) / (1 - share)))
-    left = total - np.add.reduceat(seconds, first[:-1])
-    weight = np.add.reduceat(relative, first[:-1])
-    fits = (left > 0.2 * total) & (weight > 0)  # otherwise, and where all are short, all are scaled
-    scaled = seconds + relative * np.where(fits, left / np.where(weight > 0, weight, 1.0), 0.0)[owner]
-    plain = np.where(is_short, seconds, relative)
-    plain = plain * (total / np.add.reduceat(plain, first[:-1]))[owner]
-    out = np.maximum(np.where(fits[owner], scaled, plain), SHORTEST)
+    plain = np.where(is_short, brief, relative)
+    out = plain * (total / np.add.reduceat(plain, first[:-1]))[owner]  # all are scaled
+    middle = np.where(is_short | is_long, 0.0, _value(others, (u - share) / (1 - share - upper)))
+    lasting = brief + np.where(is_long, _value(long, (u - 1 + upper) / max(upper, 1e-9)), 0.0)
+    for fixed, free in (
+        (brief, relative),
+        (lasting, middle),
+    ):  # better where there is room: keep the short, and the long
+        left = total - np.add.reduceat(fixed, first[:-1])
+        weight = np.add.reduceat(free, first[:-1])
+        fits = (left > 0.2 * total) & (weight > 0)
+        scaled = fixed + free * np.where(fits, left / np.where(weight > 0, weight, 1.0), 0.0)[owner]
+        out = np.where(fits[owner], scaled, out)
+    out = np.maximum(out, SHORTEST)
     return out * np.minimum(1.0, total / np.add.reduceat(out, first[:-1]))[owner]
 
 
