@@ -60,6 +60,18 @@ def test_a_line_is_read_as_a_table(line):
             ),
         ),
         (
+            "clock:durations=fedbuff,starts=constant,each=0.05,select=in_turn",
+            lambda: timelines.clock(
+                50, 4, 30, durations.fedbuff(), 3, starts=durations.constant(0.05), select="in_turn"
+            ),
+        ),
+        (
+            "clock:durations=fadas,concurrency=20,restart=update,previous_model=3",
+            lambda: timelines.clock(
+                50, 4, 30, durations.fadas(), 3, concurrency=20, restart="update", previous_model=3
+            ),
+        ),
+        (
             "phones:samples=300,kilobytes=2000,concurrency=20,select=available,interrupted=resumed",
             lambda: timelines.from_traces(
                 timelines.phones(50, 3), 4, 30, samples=300, kilobytes=2000, seed=3,

@@ -223,11 +223,10 @@ class _Active(_Chosen):
         who = self.pool.several(self.number, time, self.vacancies)
         chosen = np.full(len(who), time)
         self.vacancies -= len(who)
-        behind = 0 if delivered is None else self.dispatch.previous_model
         given: int | Places = version
-        if behind:
-            # Nobody goes back to a model that it knew before the work it has just delivered.
-            old = (np.arange(len(who)) < behind) & ~np.isin(who, delivered)
+        if self.dispatch.previous_model and delivered is not None:
+            # Nobody gets a model that is older than the work it has just delivered.
+            old = (np.arange(len(who)) < self.dispatch.previous_model) & ~np.isin(who, delivered)
             given = np.where(old, version - 1, version)
         one = self.attempt(who, chosen)
         self.begin(who, chosen, one, self.back_of(who, one, one.end), given)
