@@ -11,9 +11,11 @@ import typer
 
 from kasync.cli import show
 from kasync.cli.options import (
+    Address,
     Arrivals,
     AsJson,
     Device,
+    Engine,
     Faults,
     Loss,
     Metric,
@@ -23,6 +25,7 @@ from kasync.cli.options import (
     TraceOption,
     Track,
     Work,
+    Workers,
     choice,
     names,
     of_the_run,
@@ -58,7 +61,9 @@ def compare(
     ] = None,
     device: Device = "cpu",
     jobs: Annotated[int, typer.Option(help="Runs at once on a GPU, stacked where alike.")] = 1,
-    engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
+    engine: Engine = "local",
+    workers: Workers = None,
+    address: Address = None,
     root: Root = "",
     out: Out = Path("kasync-runs"),
     track: Track = None,
@@ -101,15 +106,16 @@ def compare(
     of_run, of_rules = _by_rule(pairs(set_ or []), chosen)
     given |= of_run | own(work, loss, metric)
     silent = quiet or as_json
+    where: dict[str, Any] = {"engine": engine, "jobs": jobs, "workers": workers, "address": address}
     with show.interruptible(show.command_line()):
         tried: list[dict[str, Any]] = []
         if tune is not None:
-            of_rules, tried = _tuned(tune, chosen, given, of_rules, out, engine, jobs, silent)
+            of_rules, tried = _tuned(tune, chosen, given, of_rules, out, where, silent)
         one = comparison(chosen, given, of_rules, seeds)
         planned = grid.Plan([(one, one.cells(staleness=grid.semantics(staleness)))])
         settings = {cell.settings.name: cell.settings.table() for cell in planned.cells}
         display = tracked(_display(planned, silent), track, one.title, out, settings)
-        outcome = grid.carry_out(planned, out, engine=engine, jobs=jobs, display=display)
+        outcome = grid.carry_out(planned, out, **where, display=display)
     finish(planned, out, outcome, as_json, reported(out), tried)
 
 
@@ -119,8 +125,7 @@ def _tuned(
     given: dict[str, Any],
     own: dict[str, dict[str, Any]],
     out: Path,
-    engine: str,
-    jobs: int,
+    where: Mapping[str, Any],
     quiet: bool,
 ) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
     """Settings by rule after so many tries of each, and what was tried."""
@@ -140,7 +145,7 @@ def _tuned(
     def attempt(tries: Tries) -> list[tuple[list[float], str]]:
         tried = {one.label: {**own.get(one.label, {}), **settings} for one, settings in tries}
         cells = comparison(list(tried), held, tried, how.seeds).cells(how.numbers)
-        failed = dict(grid.make(cells, out, engine=engine, jobs=jobs, display=fitting(quiet)).failed)
+        failed = dict(grid.make(cells, out, **where, display=fitting(quiet)).failed)
         told = []
         for one, _ in tries:
             keys = [cell.settings.name for cell in cells if cell.rule.rule == one.label]

@@ -9,7 +9,7 @@ import typer
 
 from kasync.cli import show
 from kasync.cli.compare import finish
-from kasync.cli.options import AsJson, Device, Out, Quiet, Root, Rules, Track, names
+from kasync.cli.options import Address, AsJson, Device, Engine, Out, Quiet, Root, Rules, Track, Workers, names
 from kasync.errors import UserError
 
 Names = Annotated[list[str] | None, typer.Argument(help="Experiments, or TOML files of one's own; all without a name.")]
@@ -18,8 +18,6 @@ Seeds = Annotated[int | None, typer.Option(help="How many; the experiment's own 
 Tasks = Annotated[
     list[str] | None, typer.Option(help="Only these: names or patterns, cifar10*, or named again.", show_default=False)
 ]
-Engine = Annotated[str, typer.Option(help="local, or ray for many runs side by side.")]
-Address = Annotated[str | None, typer.Option(help="A Ray cluster to use instead of this machine.")]
 Jobs = Annotated[int, typer.Option(help="Runs at once on a GPU, stacked where alike.")]
 Tf32 = Annotated[bool, typer.Option("--tf32", help="Faster, rounder products for the clients' gradients on a GPU.")]
 Steps = Annotated[int | None, typer.Option(help="Instead of each task's own number.")]
@@ -35,6 +33,7 @@ def reproduce(
     rules: Rules = None,
     tasks: Tasks = None,
     engine: Engine = "local",
+    workers: Workers = None,
     address: Address = None,
     device: Device = "cpu",
     jobs: Jobs = 1,
@@ -71,7 +70,9 @@ def reproduce(
     settings = {cell.settings.name: cell.settings.table() for cell in planned.cells}
     display = tracked(display_of(quiet or as_json), track, "reproduce", out, settings)
     with show.interruptible(show.command_line()):
-        outcome = grid.carry_out(planned, out, engine=engine, jobs=jobs, address=address, display=display)
+        outcome = grid.carry_out(
+            planned, out, engine=engine, jobs=jobs, workers=workers, address=address, display=display
+        )
     finish(planned, out, outcome, as_json, f"none yet: kasync report {out} --html")
 
 
@@ -87,6 +88,8 @@ def tune(
     rules: Rules = None,
     tasks: Tasks = None,
     engine: Engine = "local",
+    workers: Workers = None,
+    address: Address = None,
     device: Device = "cpu",
     jobs: Jobs = 1,
     tf32: Tf32 = False,
@@ -123,6 +126,8 @@ def tune(
             overrides=_overrides(device, root, steps, tf32, uploads),
             engine=engine,
             jobs=jobs,
+            workers=workers,
+            address=address,
             display=display_of(quiet or as_json),
         )
     rows = [

@@ -34,6 +34,11 @@ Metric = Annotated[
     list[str] | None, typer.Option(help="A function of test outputs and labels, module:name; repeatable.")
 ]
 Track = Annotated[str | None, typer.Option(help="Log to tensorboard, mlflow or wandb as well, or to module:name.")]
+Engine = Annotated[
+    str, typer.Option(help="local, or ray: runs side by side, or each spread over --workers of a cluster.")
+]
+Workers = Annotated[int | None, typer.Option(help="On Ray: spread every run over so many workers.")]
+Address = Annotated[str | None, typer.Option(help="A Ray cluster to use instead of this machine: auto, or host:port.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
 
 

@@ -10,8 +10,10 @@ import typer
 
 from kasync.cli import show
 from kasync.cli.options import (
+    Address,
     Arrivals,
     AsJson,
+    Engine,
     Faults,
     Loss,
     Metric,
@@ -19,6 +21,7 @@ from kasync.cli.options import (
     TraceOption,
     Track,
     Work,
+    Workers,
     choice,
     of_the_run,
     own,
@@ -59,6 +62,9 @@ def run(
     evaluate_every: Annotated[int | None, typer.Option(help="Steps between evaluations.")] = None,
     seed: Annotated[int | None, typer.Option(help="Decides all that is random.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1.")] = None,
+    engine: Engine = "local",
+    workers: Workers = None,
+    address: Address = None,
     root: Annotated[str | None, typer.Option(help="Folder of the data; without it $KASYNC_DATA.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the run.")] = None,
     track: Track = None,
@@ -100,11 +106,17 @@ def run(
         given |= _from_timeline(timeline, given)
     settings = _settings(file, rule, given, of_rule).resolved()
     folder = out or _folder(file, settings.name)
-    _carry_out(settings, folder, file, as_json, quiet, track)
+    _carry_out(settings, folder, file, as_json, quiet, track, _spread(engine, workers, address))
 
 
 def _carry_out(
-    settings: Any, folder: Path, file: Path | None, as_json: bool, quiet: bool, track: str | None = None
+    settings: Any,
+    folder: Path,
+    file: Path | None,
+    as_json: bool,
+    quiet: bool,
+    track: str | None = None,
+    spread: Mapping[str, Any] | None = None,
 ) -> None:
     from kasync.experiments import runner
     from kasync.experiments.display import fitting
@@ -121,7 +133,7 @@ def _carry_out(
     again = show.command_line()  # until the settings are written down
     try:
         with show.interruptible(lambda: f"kasync run {kept}" if kept.exists() else again):
-            summary = runner.run(settings, folder, watch, keep_model=True)
+            summary = runner.run(settings, folder, watch, keep_model=True, spread=spread)
         display.done(folder.name, summary)
     finally:
         display.end()
@@ -132,6 +144,11 @@ def _carry_out(
     print(f"results\t{folder}")
     if file is not None and file.name == "run.toml" and file.parent.resolve() != folder.resolve():
         print(_compared(file.parent, folder))
+
+
+def _spread(engine: str, workers: int | None, address: str | None) -> dict[str, Any]:
+    """What of a cluster computes the clients' work of the run: all of it where nobody says how many workers."""
+    return {"engine": engine, "workers": workers, "address": address}
 
 
 def _row(settings: Any, summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,10 @@ OPTIONS = {  # of kasync.simulate, which every run gets
     "buffers": "average",
     "precision": "float32",
     "backend": "auto",
+    "engine": "local",
+    "workers": None,
+    "resources_per_worker": None,
+    "address": None,
 }
 
 
@@ -72,7 +76,8 @@ def compare(
     folder       where runs are kept: what is finished is not run again, what was interrupted goes on
     jobs         runs at once on a GPU, where they can share their steps
     track        "tensorboard", "mlflow" or "wandb": log every run there too
-    options      anything else that kasync.simulate takes: staleness, hold, faults, buffers, precision, backend
+    options      anything else that kasync.simulate takes: staleness, hold, faults, buffers, precision, backend, and
+                 engine="ray" with workers and address to spread every run over a cluster
 
     A run that raises is marked and left out, the others go on. What cannot work at all is refused before it starts.
     """

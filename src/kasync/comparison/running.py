@@ -27,6 +27,7 @@ from kasync.timelines import Timeline
 from kasync.work import Gradient, Work
 
 SERVER_SAMPLES = 100  # that a server which needs a gradient of its own holds
+ELSEWHERE = ("device", "hold", "engine", "workers", "resources_per_worker", "address")  # no part of a run's key
 EVALUATIONS = 50  # in a run where nobody says how often
 
 
@@ -182,7 +183,7 @@ def planned(task: Task, contender: Contender, seed: int) -> Planned:
     options = {**task.options, "evaluate_every": task.evaluations(timeline)}
     shared = task.once("data in words", seed, lambda: fingerprint.describe(data), of="data")
     start = task.once("model in words", seed, lambda: fingerprint.describe(model), of="model")
-    decisive = {name: value for name, value in options.items() if name not in ("device", "hold")}
+    decisive = {name: value for name, value in options.items() if name not in ELSEWHERE}
     device = torch.device(options["device"]).type
     made = (timeline.fingerprint(), seed, decisive, device, _products(device), fingerprint.versions())
     digest = fingerprint.of(shared, start, rule, work, *made)

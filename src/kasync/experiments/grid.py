@@ -80,6 +80,7 @@ def carry_out(
     *,
     engine: str = "local",
     jobs: int = 1,
+    workers: int | None = None,
     address: str | None = None,
     display: Display | None = None,
 ) -> Outcome:
@@ -87,7 +88,7 @@ def carry_out(
     store = Store(out)
     for one, cells in made.experiments:
         store.record(one.key, one.record(), [cell.record() for cell in cells])
-    return make(made.cells, out, engine=engine, jobs=jobs, address=address, display=display)
+    return make(made.cells, out, engine=engine, jobs=jobs, workers=workers, address=address, display=display)
 
 
 @dataclass(frozen=True)
@@ -105,14 +106,19 @@ def make(
     *,
     engine: str = "local",
     jobs: int = 1,
+    workers: int | None = None,
     address: str | None = None,
     display: Display | None = None,
 ) -> Outcome:
-    """Make every run of the cells that is not finished; a run that fails does not stop the others."""
+    """Make every run of the cells that is not finished; a run that fails does not stop the others.
+
+    On Ray runs go side by side; with `workers` one after the other, each spread over so many workers.
+    """
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
     if jobs < 1:
         raise UserError(f"jobs = {jobs}: give at least 1.")
+    spread = spreading(engine, workers, address)
     files.make_folder(out / "runs")
     runs = {cell.settings.name: cell.settings for cell in cells}
     one_kind({(settings.device_kind, settings.precision) for settings in runs.values()}, "these runs")
@@ -123,18 +129,29 @@ def make(
     display = display or Silent()
     display.begin(len(runs), len(runs) - len(open_runs))
     try:
-        if engine == "ray":
+        if engine == "ray" and spread is None:
             from kasync.experiments.ray_engine import make_all
 
             failed = make_all(open_runs, out, display, jobs, address)
         else:
-            failed = _make_local(open_runs, out, display, jobs)
+            failed = _make_local(open_runs, out, display, jobs if spread is None else 1, spread)
     finally:
         display.end()
     return Outcome(len(open_runs) - len(failed), len(runs) - len(open_runs), tuple(failed))
 
 
-def _make_local(runs: dict[str, RunSettings], out: Path, display: Display, jobs: int) -> list[tuple[str, str]]:
+def spreading(engine: str, workers: int | None, address: str | None) -> dict[str, Any] | None:
+    """What kasync.simulate takes where each run is spread over workers; None where none is."""
+    if engine == "local":
+        for name, value in (("workers", workers), ("address", address)):
+            if value is not None:
+                raise UserError(f"{name} = {value!r} is for engine 'ray': give that too, or leave {name} out.")
+    return None if workers is None else {"engine": engine, "workers": workers, "address": address}
+
+
+def _make_local(
+    runs: dict[str, RunSettings], out: Path, display: Display, jobs: int, spread: Mapping[str, Any] | None = None
+) -> list[tuple[str, str]]:
     """On the CPU one after the other, since a run uses all cores; on a GPU `jobs` at once, stacked where alike."""
     on_gpu = any(settings.device.startswith("cuda") for settings in runs.values())
     rounded = any(settings.precision != "float32" for settings in runs.values())  # PyTorch's switch is the process's
@@ -146,7 +163,7 @@ def _make_local(runs: dict[str, RunSettings], out: Path, display: Display, jobs:
 
     def attempt(stack: dict[str, RunSettings]) -> None:
         try:
-            _make_stack(stack, out, display, stop)
+            _make_stack(stack, out, display, stop, spread)
         except Stopped:
             raise
         except Exception as problem:
@@ -155,7 +172,7 @@ def _make_local(runs: dict[str, RunSettings], out: Path, display: Display, jobs:
                     attempt({name: settings})
                 return
             (name,) = stack
-            failed.append((name, _why(problem, out / "runs" / name)))
+            failed.append((name, reason(problem, out / "runs" / name)))
             display.failed(*failed[-1])
 
     def work() -> None:
@@ -182,7 +199,13 @@ def _make_local(runs: dict[str, RunSettings], out: Path, display: Display, jobs:
     return failed
 
 
-def _make_stack(stack: dict[str, RunSettings], out: Path, display: Display, stop: threading.Event) -> None:
+def _make_stack(
+    stack: dict[str, RunSettings],
+    out: Path,
+    display: Display,
+    stop: threading.Event,
+    spread: Mapping[str, Any] | None = None,
+) -> None:
     """Several runs as one, or one by itself."""
     for name, settings in stack.items():
         display.start(name, settings.steps)
@@ -190,7 +213,7 @@ def _make_stack(stack: dict[str, RunSettings], out: Path, display: Display, stop
     try:
         if len(stack) == 1:
             tell = Watch(tell=lambda record: display.step(first, record), stop=stop.is_set)
-            summaries = [run(stack[first], out / "runs" / first, tell)]
+            summaries = [run(stack[first], out / "runs" / first, tell, spread=spread)]
         else:
             folders = [(settings, out / "runs" / name) for name, settings in stack.items()]
             share = STACKED / LANES
@@ -204,10 +227,11 @@ def _make_stack(stack: dict[str, RunSettings], out: Path, display: Display, stop
         display.done(name, summary)
 
 
-def _why(problem: Exception, folder: Path) -> str:
+def reason(problem: Exception, folder: Path) -> str:
     """A sentence; what nobody foresaw (a GPU that is full, a fault of ours) leaves its traceback beside the run."""
     if isinstance(problem, UserError):
         return str(problem)
+    files.make_folder(folder)
     files.write(folder / "error.txt", "".join(traceback.format_exception(problem)))
     first = str(problem).strip().partition("\n")[0]
     return f"{type(problem).__name__}: {first} (see {folder / 'error.txt'})"

@@ -50,8 +50,12 @@ def run(
     *,
     keep_model: bool = False,
     checkpoint_every: float = 30.0,
+    spread: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Make the run in the folder, or continue it, or return the summary of a finished one."""
+    """Make the run in the folder, or continue it, or return the summary of a finished one.
+
+    `spread` has what kasync.simulate takes to compute clients' work on a cluster: engine, workers, address.
+    """
     settings = settings.resolved()
     new = not folder.exists()
     files.make_folder(folder)
@@ -65,7 +69,7 @@ def run(
                 return _only_timeline(settings, folder)
             if stored and checkpoint_every is not None and not (folder / CHECKPOINT).exists() and watch is not None:
                 watch.say(f"{folder} was begun and has no checkpoint yet: it starts over.")
-            opened = _opened(settings, folder, stored, checkpoint_every)
+            opened = _opened(settings, folder, stored, checkpoint_every, spread)
             return closed(opened, follow(opened, watch or Watch(), settings.accepted), keep_model)
     except UserError:
         with suppress(OSError):  # it is not empty: something began
@@ -151,7 +155,13 @@ class Opened:
     simulation: Simulation
 
 
-def _opened(settings: RunSettings, folder: Path, stored: dict[str, Any], checkpoint_every: float | None) -> Opened:
+def _opened(
+    settings: RunSettings,
+    folder: Path,
+    stored: dict[str, Any],
+    checkpoint_every: float | None,
+    spread: Mapping[str, Any] | None = None,
+) -> Opened:
     """Ready to go on; the way of holding staleness stays what it was, since a checkpoint holds the one or the other."""
     torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
     parts = ready(settings)
@@ -173,6 +183,7 @@ def _opened(settings: RunSettings, folder: Path, stored: dict[str, Any], checkpo
         faults=parts.faults,
         checkpoint=folder / CHECKPOINT if keeps else None,
         checkpoint_every=checkpoint_every or 0.0,
+        **(spread or {}),
     )
     _describe(settings, folder, parts.data.source, simulation.memory.hold)
     return Opened(folder, parts, simulation)

@@ -53,6 +53,8 @@ def tune(
     staleness: str = "true",
     engine: str = "local",
     jobs: int = 1,
+    workers: int | None = None,
+    address: str | None = None,
     display: Display | None = None,
 ) -> Path:
     """Choose for every rule of an experiment; the file of chosen settings. What was tried before is not run again."""
@@ -71,7 +73,7 @@ def tune(
     seed_list = range(FIRST_SEED, FIRST_SEED + (seeds or 1))
     held = {"validation": HELD_OUT, **(overrides or {})}
     base = replace(one, tasks=chosen_on).cells(seed_list, (staleness,), None, held)
-    how: dict[str, Any] = {"engine": engine, "jobs": jobs, "display": display}
+    how: dict[str, Any] = {"engine": engine, "jobs": jobs, "workers": workers, "address": address, "display": display}
     metric = one.metric
     coarse = [cell for cell in base if cell.seed == FIRST_SEED]
     rates = rate_grid(budget, spacing)

@@ -214,6 +214,12 @@ def connect(address: str | None, cpus: float = 0) -> bool:
     return True
 
 
+def disconnect() -> None:
+    """Leave the cluster, and end it if it was started here."""
+    _RESTING.clear()
+    ray.shutdown()
+
+
 def _store_of_this_node() -> int:
     """Bytes of the object store that versions are put into."""
     here = ray.get_runtime_context().get_node_id()
