@@ -26,10 +26,10 @@ SPREAD = {"engine": "ray", "workers": 2}
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
     """A Ray of this machine for all tests here; workers wait for their turn on four cores that it believes in."""
-    ray.shutdown()
+    farm.disconnect()
     farm.connect(None, 4)
     yield
-    ray.shutdown()
+    farm.disconnect()
 
 
 def finished(*given, **options):

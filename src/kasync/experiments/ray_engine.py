@@ -29,7 +29,7 @@ def make_all(
 
     ours = connect(address)
     dismiss()
-    folder = out.resolve() / "runs"
+    folder = files.make_folder(out.resolve() / "runs")
     sign = folder / f".seen-{uuid.uuid4().hex}"  # who sees it works on the disk of this process
     try:
         sign.touch()

@@ -211,12 +211,14 @@ def connect(address: str | None, cpus: float = 0) -> bool:
     except (ConnectionError, ValueError, RuntimeError) as problem:
         reason = (str(problem).splitlines() or [type(problem).__name__])[0]
         raise UserError(f"no Ray cluster answers at {address!r} ({reason}): start one or leave it out.") from None
+    _STARTED[:] = [ray.get_runtime_context().gcs_address] if own else []
     return True
 
 
 def disconnect() -> None:
     """Leave the cluster, and end it if it was started here."""
     _RESTING.clear()
+    _STARTED.clear()
     ray.shutdown()
 
 
@@ -400,7 +402,8 @@ class Crew:
         self.thread.join()
         self.thread = None
         for worker in self.workers:
-            if worker.ready and not worker.tasks and self.problem is None:
+            rests = self.cluster.job.partition(" ")[0] in _STARTED and self.problem is None
+            if rests and worker.ready and not worker.tasks:
                 _RESTING.setdefault(self.cluster, []).append(worker.actor)
             else:
                 _end(worker.actor)
@@ -618,7 +621,8 @@ class Crew:
         return ray.put({"params": params, "beside": (_arrays(sent.statistics), _arrays(sent.extras))})
 
 
-_RESTING: dict[Cluster, list[Any]] = {}  # actors of runs that are over, for the next run like them
+_STARTED: list[str] = []  # the cluster that this process started and nobody else uses
+_RESTING: dict[Cluster, list[Any]] = {}  # actors there of runs that are over, for the next run like them
 
 
 def dismiss(but: Cluster | None = None) -> None:
