@@ -90,24 +90,33 @@ def spread(name, steps, workers, size=SIZE):
     crew = simulation.run.crew
     for record in simulation:
         if record.step == READY:
-            began, made, busy, waited = time.perf_counter(), crew.made, crew.busy, crew.waited
+            first, began, mine = state(crew), time.perf_counter(), time.thread_time()
         if record.step == steps:
-            seconds = time.perf_counter() - began
-    pieces = crew.made - made
+            seconds, mine = time.perf_counter() - began, time.thread_time() - mine
+            last = state(crew)
+    took = {name: last[name] - first[name] for name in first}
+    pieces = took["made"]
     return {
         "rate": pieces / seconds,
-        "compute": 1e3 * (crew.busy - busy) / pieces,
-        "overhead": 1e3 * (seconds * workers - (crew.busy - busy)) / pieces,
-        "server": 1e3 * (seconds - (crew.waited - waited)) / (steps - READY),
-        "share": 1 - (crew.waited - waited) / seconds,
+        "compute": 1e3 * took["busy"] / pieces,
+        "overhead": 1e3 * (seconds * workers - took["busy"]) / pieces,
+        "cpu": 1e3 * took["computing"] / pieces,
+        "cpu beside": 1e3 * (took["processes"] - took["computing"]) / pieces,
+        "sending": 1e3 * took["sending"] / pieces,
+        "stepping": 1e3 * mine / (steps - READY),
+        "share": 1 - took["waited"] / seconds,
         "parameters": len(simulation.params),
     }
 
 
+def state(crew):
+    return {name: getattr(crew, name) for name in ("made", "busy", "waited", "computing", "processes", "sending")}
+
+
 def scale(names, workers, steps, turns):
     print("| model | workers | pieces/s | over one process's loop | bare processes over one | of what they give "
-          "| compute of a piece, ms | beside it, ms |")  # fmt: skip
-    print("|---|---|---|---|---|---|---|---|")
+          "| a piece, ms | beside it, ms | a piece, CPU ms | beside it, CPU ms |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for name in names:
         found = {count: [] for count in workers}
         spread(name, 3, max(workers))  # everything is imported
@@ -126,6 +135,8 @@ def scale(names, workers, steps, turns):
                 "reached": [row["rate"] / row["bare"] for row in rows],
                 "compute": [row["compute"] for row in rows],
                 "overhead": [row["overhead"] for row in rows],
+                "cpu": [row["cpu"] for row in rows],
+                "cpu beside": [row["cpu beside"] for row in rows],
             }
             told = " | ".join(f"{statistics.median(values):.2f}" for values in columns.values())
             print(f"| {name} | {count} | {told} |", flush=True)
@@ -134,14 +145,16 @@ def scale(names, workers, steps, turns):
 
 def server(workers, steps):
     """The server's part of a step, at sizes up to 11 million parameters."""
-    print("\n| model | parameters | workers | server's ms a step | share of the time | pieces/s it would take |")
+    print(
+        "\n| model | parameters | workers | share of the time | its step, CPU ms | sending and taking a piece, CPU ms |"
+    )
     print("|---|---|---|---|---|---|")
     for name in MODELS:
         count = max(workers)
         found = spread(name, READY + steps, count, 16 if name == LARGE else SIZE)
         print(
-            f"| {name} | {found['parameters']:,} | {count} | {found['server']:.1f} | {100 * found['share']:.1f} % "
-            f"| {1e3 * K / found['server']:.0f} |",
+            f"| {name} | {found['parameters']:,} | {count} | {100 * found['share']:.1f} % | {found['stepping']:.1f} "
+            f"| {found['sending']:.2f} |",
             flush=True,
         )
 

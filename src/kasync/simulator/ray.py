@@ -321,7 +321,10 @@ class Crew:
         self.waited = 0.0  # seconds that the server waited for rows
         self.made = 0  # pieces that came back
         self.busy = 0.0  # seconds that workers took for them
+        self.computing = 0.0  # seconds of a processor in them
+        self.processes = 0.0  # and in the workers' processes, all that they do
         self.redone = 0  # pieces that were sent again
+        self.sending = 0.0  # seconds of a processor that sending and taking took
         self.thread: threading.Thread | None = None
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.changed = threading.Condition()
@@ -444,6 +447,7 @@ class Crew:
     def _serve(self) -> None:
         try:
             self._staff()
+            spent = time.thread_time()
             while not self.stopped:
                 with suppress(queue.Empty):
                     self.inbox.get(timeout=LOOK)()
@@ -452,6 +456,8 @@ class Crew:
                 if self.stopped:
                     return
                 self._send()
+                self.sending += time.thread_time() - spent
+                spent = time.thread_time()
                 if time.monotonic() - self.looked > LOOK:
                     self._look()
         except BaseException as problem:
@@ -530,7 +536,9 @@ class Crew:
         if isinstance(answer, str):
             raise UserError(f"a worker on node {worker.node} stopped: {answer}")
         self.deaths = 0
-        seconds, told = answer
+        seconds, computing, whole, told = answer
+        self.computing += computing
+        self.processes += whole
         self.made += len(pieces)
         self.busy += seconds
         self.seconds = seconds / len(pieces) if not self.seconds else 0.8 * self.seconds + 0.2 * seconds / len(pieces)
@@ -784,19 +792,25 @@ class Bench:
         self.device = torch.device(device)
         self.length = sum(value.numel() for value in spec.model.parameters() if value.requires_grad)
         self.threads = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+        self.spent = time.process_time()
 
     def work(self, pieces: Sequence[tuple[Any, ...]], versions: Sequence[Any]) -> Any:
-        """Seconds, and of each piece its row, loss, statistics, extras and what its client keeps; or what is wrong."""
+        """Seconds (of the clock; of a processor here; of all since the last answer), and of each piece what it brings.
+
+        That is its row, loss, statistics, extras and what its client keeps. Where something is wrong, what.
+        """
         try:
             return self.threads.submit(self._work, pieces, versions).result()
         except Exception as problem:
             return str(problem) if isinstance(problem, UserError) else _first_line(problem)
 
     def _work(self, pieces: Sequence[tuple[Any, ...]], versions: Sequence[Any]) -> Any:
-        began = time.perf_counter()
+        began, spent = time.perf_counter(), time.thread_time()
         sent = [self._sent(each) for each in versions]
         brought = [self._one(sent[which], *piece) for *piece, which in pieces]
-        return time.perf_counter() - began, brought
+        spent = time.thread_time() - spent
+        before, self.spent = self.spent, time.process_time()
+        return time.perf_counter() - began, spent, self.spent - before, brought
 
     def _sent(self, version: Any) -> Sent:
         statistics, extras = (_tensors(each, self.device) for each in version["beside"])
