@@ -44,7 +44,7 @@ wheels: | .venv/bin/python
 	$(BIN)/python -m cibuildwheel --output-dir dist
 
 soak: .venv/.test
-	$(BIN)/python -m pytest -m long -s tests/reliability tests/live
+	$(BIN)/python -m pytest -m long -s tests/reliability tests/live tests/simulator
 
 fuzz: .venv/.test
 	$(BIN)/python tests/reliability/fuzzing.py 10000
