@@ -5,18 +5,25 @@
 
 The server's cost: a reply is decoded, checked, given to the rule with k - 1 others, and the new model is encoded, all
 of it through the strategy's own functions, beside FedAvg's aggregate_train on the same replies, in turn, in processor
-time. Ray: updates per second of two warm actors beside two processes that do nothing but the same work in a loop; 1.0
-per core is all there is to gain.
+time; and the most memory that a process of its own holds, in models. Ray: updates per second of two warm actors
+beside two processes that do nothing but the same work in a loop; 1.0 per core is all there is to gain.
 """
 
 import argparse
+import logging
+import re
 import statistics
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
 from kasync import LocalSGD, models, rules
 from kasync.data import federate, load, partition
@@ -31,60 +38,108 @@ SAMPLES, BATCH = 500, 32  # a local epoch
 LEAST_PER_CORE = 0.8
 
 
-def server_costs(size: int, k: int, turns: int) -> None:
-    """Milliseconds of processor time per delivery, FedAvg's and ours in turn on the same replies."""
-    from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
-    from flwr.serverapp.strategy import FedAvg
-    from flwr.supercore.task_identity import TaskIdentity
+class Server:
+    """What a server does with k replies, through FedAvg's own function or through ours."""
 
-    from kasync.live.deliveries import Delivery
-    from kasync.live.flower_replies import Reader, decoded, encoded
-    from kasync.live.layout import Layout
-    from kasync.live.loop import Federation
-    from kasync.live.terms import Terms
+    def __init__(self, way: str, size: int, k: int) -> None:
+        from flwr.serverapp.strategy import FedAvg
+        from flwr.supercore.task_identity import TaskIdentity
 
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-    draw = np.random.default_rng(0)
-    width = min(size, 1_000_000)  # arrays of a million numbers each
-    start = {f"layer {n}": draw.normal(size=width).astype(np.float32) for n in range(size // width)}
+        from kasync.live.flower_replies import Reader
+        from kasync.live.layout import Layout
+        from kasync.live.loop import Federation
+        from kasync.live.terms import Terms
+
+        logging.getLogger("flwr").setLevel(logging.ERROR)
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        self.k, self.turn = k, 0
+        width = min(size, 1_000_000)  # arrays of a million numbers each
+        draw = np.random.default_rng(0)
+        start = {f"layer {n}": draw.normal(size=width).astype(np.float32) for n in range(size // width)}
+        self.arrays = record(start)
+        self.fedavg = FedAvg(fraction_evaluate=0.0) if way == "FedAvg" else None
+        if way != "FedAvg":
+            self.layout = Layout.of(start)
+            self.reader = Reader(self.layout, "num-examples")
+            first = self.layout.vector({name: torch.from_numpy(array) for name, array in start.items()})
+            rule = {"fedbuff": rules.fedbuff(1.0), "wkafl": rules.wkafl(0.1)}[way]
+            self.federation = Federation(rule, first, Terms(k=k, weigh="examples"))
+
+    def update(self, replies: Iterator[Any]) -> None:
+        """The next model, encoded, from replies that are made when they are asked for."""
+        from kasync.live.deliveries import Delivery
+        from kasync.live.flower_replies import encoded
+
+        self.turn += 1
+        if self.fedavg is not None:
+            arrays, _ = self.fedavg.aggregate_train(self.turn, list(replies))
+            assert arrays is not None
+            self.arrays = arrays
+            return
+        federation, now = self.federation, float(self.turn)
+        federation.present(range(self.k), now)
+        for order in federation.dispatch(now):
+            brought = self.reader.read(next(replies))
+            assert isinstance(brought, Delivery)
+            assert federation.collect(order.ticket, order.node, brought, now) == "accepted"
+            del brought
+        assert federation.step(now) is not None
+        arrays = self.layout.arrays(federation.server.params, federation.buffers)
+        self.arrays = ArrayRecord({name: encoded(array) for name, array in arrays.items()})
+
+
+def record(arrays: dict[str, np.ndarray]) -> ArrayRecord:
+    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
+
+
+def reply(arrays: ArrayRecord) -> Message:
+    """What a client brings that moved every parameter a little."""
     asked = Message(RecordDict(), dst_node_id=1, message_type="train")
+    moved = ArrayRecord({name: Array(array.numpy() + np.float32(0.01)) for name, array in arrays.items()})
+    metrics = MetricRecord({"train_loss": 1.0, "num-examples": 10})
+    return Message(RecordDict({"arrays": moved, "metrics": metrics}), reply_to=asked)
 
-    def reply() -> Message:
-        arrays = ArrayRecord({name: Array(array + np.float32(0.01)) for name, array in start.items()})
-        metrics = MetricRecord({"train_loss": 1.0, "num-examples": 10})
-        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=asked)
 
-    replies = [reply() for _ in range(k)]
-    fedavg = FedAvg(fraction_evaluate=1.0)
-    layout = Layout.of(start)
-    reader = Reader(layout, "num-examples")
-    first = layout.vector({name: torch.from_numpy(array) for name, array in start.items()})
-    ours = {
-        "fedbuff": Federation(rules.fedbuff(1.0), first, Terms(k=k, weigh="examples")),
-        "wkafl": Federation(rules.wkafl(1.0), first, Terms(k=k, weigh="examples")),
-    }
-    taken: dict[str, list[float]] = {"FedAvg": [], **{name: [] for name in ours}}
-    for turn in range(turns + 1):
-        began = time.process_time()
-        fedavg.aggregate_train(1, replies)
-        taken["FedAvg"].append(1e3 * (time.process_time() - began) / k)
-        for name, federation in ours.items():
-            federation.present(range(k), float(turn))
+def server_costs(size: int, k: int, turns: int) -> None:
+    """Milliseconds of processor time per delivery, FedAvg's and ours in turn on the same replies; and the memory."""
+    servers = {way: Server(way, size, k) for way in ("FedAvg", "fedbuff", "wkafl")}
+    replies = [reply(servers["FedAvg"].arrays) for _ in range(k)]
+    taken: dict[str, list[float]] = {way: [] for way in servers}
+    for _ in range(turns + 1):
+        for way, server in servers.items():
             began = time.process_time()
-            for order, message in zip(federation.dispatch(float(turn)), replies, strict=True):
-                brought = reader.read(message)
-                assert isinstance(brought, Delivery)
-                assert federation.collect(order.ticket, order.node, brought, float(turn)) == "accepted"
-            assert federation.step(float(turn)) is not None
-            arrays = layout.arrays(federation.server.params, federation.buffers)
-            ArrayRecord({each: encoded(array) for each, array in arrays.items()})
-            taken[name].append(1e3 * (time.process_time() - began) / k)
-    assert np.isfinite(decoded(replies[0].content["arrays"]["layer 0"]).numpy()).all()
-    costs = {name: statistics.median(found[1:]) for name, found in taken.items()}  # the first has pages to fault in
-    base = taken["FedAvg"][1:]
-    ratios = {name: statistics.median(a / b for a, b in zip(taken[name][1:], base, strict=True)) for name in ours}
-    cells = " | ".join(f"{costs[name]:.3g} ({ratios[name]:.2f})" for name in ours)
-    print(f"| {size / 1e6:g} million | {k} | {costs['FedAvg']:.3g} | {cells} |", flush=True)
+            server.update(iter(replies))
+            taken[way].append(1e3 * (time.process_time() - began) / k)
+    del servers, replies
+    costs = {way: statistics.median(found[1:]) for way, found in taken.items()}  # the first has pages to fault in
+    base = taken.pop("FedAvg")[1:]
+    ratios = {way: statistics.median(a / b for a, b in zip(taken[way][1:], base, strict=True)) for way in taken}
+    cells = " | ".join(f"{costs[way]:.3g} ({ratios[way]:.2f})" for way in taken)
+    models = " | ".join(memory(way, size, k) for way in costs) if size >= 1_000_000 else " | | "
+    print(f"| {size / 1e6:g} million | {k} | {costs['FedAvg']:.3g} | {cells} | {models} |", flush=True)
+
+
+def memory(way: str, size: int, k: int) -> str:
+    """The most that a server of its own holds at a time, in models."""
+    command = [sys.executable, __file__, "--memory", way, str(size), str(k)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1]
+
+
+def measure_memory(way: str, size: int, k: int) -> None:
+    """Print the largest resident memory beyond that of an idle server, in models."""
+    Server(way, 1000, 1).update(iter([reply(record({"layer 0": np.zeros(1000, np.float32)}))]))
+    idle = resident("VmRSS")
+    server = Server(way, size, k)
+    for _ in range(3):
+        before = server.arrays
+        server.update(reply(before) for _ in range(k))
+        del before
+    print(f"{(resident('VmHWM') - idle) / (4 * size):.1f}")
+
+
+def resident(line: str) -> int:
+    """Bytes of this process, now (VmRSS) or at most (VmHWM)."""
+    return 1024 * int(re.findall(rf"{line}:\s+(\d+)", Path("/proc/self/status").read_text())[0])
 
 
 def ray_beside_a_bare_loop(seconds: float, turns: int = 3) -> None:
@@ -197,13 +252,18 @@ if __name__ == "__main__":
     parser.add_argument("--race", type=Path, help="draw the race into this file")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--small", action="store_true", help="the server's cost up to 25 million parameters only")
+    parser.add_argument("--memory", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.race is not None:
+    if given.memory is not None:
+        with one_thread_each():
+            measure_memory(given.memory[0], int(given.memory[1]), int(given.memory[2]))
+    elif given.race is not None:
         race(given.race, given.seconds)
     else:
         with one_thread_each():
-            print("| parameters | k | FedAvg, ms | fedbuff, ms (over FedAvg) | wkafl, ms (over FedAvg) |")
-            print("|---|---|---|---|---|")
+            print("| parameters | k | FedAvg, ms | fedbuff, ms (over FedAvg) | wkafl, ms (over FedAvg) ", end="")
+            print("| models held: FedAvg | fedbuff | wkafl |")
+            print("|---|---|---|---|---|---|---|---|")
             for size, k, turns in SIZES[: 2 if given.small else 3]:
                 server_costs(size, k, turns)
         if given.small:

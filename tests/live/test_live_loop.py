@@ -264,6 +264,31 @@ def test_of_the_work_that_was_given_up_only_the_last_is_remembered(monkeypatch):
     assert federation.tally.get("accepted", 0) == 0
 
 
+def test_versions_in_a_folder_give_the_same_model_and_leave_with_the_work_on_them(tmp_path):
+    def ran(versions: str | Path) -> tuple[torch.Tensor, list[int]]:
+        """Six clients, in turn, each on a version of its own; the files in use after every step."""
+        terms = Terms(k=1, min_k=1, versions=versions)
+        federation, draw = Federation(rules.fedasync(0.5), torch.zeros(5000), terms), torch.Generator().manual_seed(0)
+        orders, files = {}, []
+        for now in range(12):
+            federation.present(range(min(now + 1, 6)), float(now))
+            orders |= {order.client: order for order in federation.dispatch(float(now))}
+            order = orders.pop(5 if now == 5 else 0 if now < 5 else now - 6)
+            values = torch.randn(5000, generator=draw)
+            assert federation.collect(order.ticket, order.node, Delivery(values), float(now)) == "accepted"
+            assert federation.step(float(now)) is not None
+            maps = Path("/proc/self/maps").read_text().splitlines()
+            files.append(len({line.split()[4] for line in maps if f"{tmp_path}/kasync-version-" in line}))
+        return federation.server.params, files
+
+    wanted, none = ran("memory")
+    found, files = ran(tmp_path)
+    assert torch.equal(found, wanted)
+    assert set(none) == {0}
+    assert files == [0, 1, 2, 3, 4, *[5] * 7]  # twelve were written
+    assert list(tmp_path.iterdir()) == []
+
+
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
 TestAnyOrderWithDeaths = AnyOrderWithDeaths.TestCase

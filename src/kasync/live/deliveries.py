@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
+import tempfile
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Any
 
 import torch
@@ -37,6 +40,14 @@ class Failure:
     """No reply: the client crashed, vanished or could not be reached."""
 
     reason: str
+
+
+def filed(params: Tensor, folder: str | PathLike[str]) -> Tensor:
+    """A copy of these parameters [D] in a file of this folder, which goes when the copy does, or with the process."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix="kasync-version-") as file:
+        os.posix_fallocate(file.fileno(), 0, params.nbytes)  # a full disk is an error here, and a crash later
+        copy = torch.from_file(file.name, shared=True, size=len(params), dtype=params.dtype)
+    return copy.copy_(params)
 
 
 class Shelf:
@@ -110,7 +121,7 @@ def write_row(
             end = place + len(part)
             row = out[place:end]
             if brings == "models":
-                torch.sub(start[place:end], part, out=row)
+                torch.sub(start[place:end].to(out.device), part, out=row)
             else:
                 row.copy_(part)
             squares.append(torch.dot(row, row))

@@ -27,7 +27,7 @@ from kasync.arrivals import Arrivals
 from kasync.core import Part, Rule, ServerState, Step
 from kasync.errors import UserError
 from kasync.kernel import Rows
-from kasync.live.deliveries import Delivery, Failure, Garbage, Shelf, Waiting, write_row
+from kasync.live.deliveries import Delivery, Failure, Garbage, Shelf, Waiting, filed, write_row
 from kasync.live.journal import Diary, Journal
 from kasync.live.privacy import Privacy, spent
 from kasync.live.roster import Client, Roster
@@ -250,6 +250,8 @@ class Federation:
         used, self.waiting = tuple(self.waiting[:k]), self.waiting[k:]
         staleness = tuple(self.version - each.version for each in used)
         losses = [each.loss for each in used]
+        if self.version in self.versions and self.terms.versions != "memory":
+            self._file_version()
         self.server, step = self.rule.advance(
             self.server,
             Arrivals(
@@ -390,6 +392,13 @@ class Federation:
         self.buffers = sum(
             (buffers.to(self.buffers) * (share / total) for buffers, share in brought), torch.zeros_like(self.buffers)
         )
+
+    def _file_version(self) -> None:
+        """Put the newest version, which will be an old one, into a file; it stays in memory if that cannot be."""
+        try:
+            self.versions[self.version] = filed(self.server.params, self.terms.versions)
+        except OSError as problem:
+            log.warning("version %d stays in memory: %s", self.version, problem)
 
     def _time_for(self, client: Client) -> float:
         """Seconds this client is given for a piece of work."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import TYPE_CHECKING
 
 from kasync import checks
@@ -47,6 +49,7 @@ class Terms:
     max_staleness  a delivery staler than this is not used; 0 is K-sync
     concurrency    clients at work at a time; None for everybody
     restart        "update": who delivered is replaced when the delivery was used; "arrival": at once
+    versions       where models are kept that clients still work on: "memory", or a folder for all but the newest
     select         who is next when concurrency leaves a choice: "uniform", "in_turn", "least_heard", or a function of
                    the idle clients that returns them in the order of preference
     """
@@ -71,6 +74,7 @@ class Terms:
     max_staleness: int | None = None
     concurrency: int | None = None
     restart: str = "update"
+    versions: str | PathLike[str] = "memory"
     select: str | Select = "uniform"
 
     def __post_init__(self) -> None:
@@ -96,6 +100,8 @@ class Terms:
         ):
             if getattr(self, name) not in known:
                 raise unknown(f"setting of {name}", getattr(self, name), known)
+        if self.versions != "memory" and not os.access(self.versions, os.W_OK | os.X_OK):
+            raise UserError(f"versions = {str(self.versions)!r} is no folder to write into: name one, or 'memory'.")
         if not callable(self.select) and self.select not in SELECT:
             raise unknown("setting of select", str(self.select), SELECT)
         if self.min_k is not None and self.min_k > self.k:

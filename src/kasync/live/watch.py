@@ -118,7 +118,9 @@ class Watch:
         except OSError as problem:
             raise UserError(f"record = {self.folder} cannot be written ({problem.strerror}): name a folder.") from None
         terms = {name: value for name, value in asdict(federation.terms).items() if not callable(value)}
-        terms = {name: str(value) if value == math.inf else value for name, value in terms.items()}
+        terms = {
+            name: str(value) if value == math.inf or name == "versions" else value for name, value in terms.items()
+        }
         about = {"rule": federation.rule.name, "described": str(federation.rule), "terms": terms, "finished": False}
         put(self.folder / ABOUT, about)
         if federation.updates <= 1 and (self.folder / UPDATES).exists():
