@@ -232,26 +232,31 @@ def test_flowers_wrappers_around_it_are_refused_by_name():
         wrapped.start(FakeGrid(EXAMPLES, trained), start(), num_rounds=1)
 
 
-def test_flowers_own_mod_for_local_differential_privacy_works_with_it():
+@pytest.mark.parametrize(
+    "name", ["LocalDpMod", "fixedclipping_mod", "adaptiveclipping_mod", "arrays_size_mod", "message_size_mod"]
+)
+def test_flowers_own_mods_of_a_client_app_work_with_it(name):
     from flwr.app import Context
 
     mods = pytest.importorskip("flwr.clientapp.mod")
-    if not hasattr(mods, "LocalDpMod"):
-        pytest.skip("this Flower has no LocalDpMod yet")
-    LocalDpMod = mods.LocalDpMod
-
-    mod = LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=1e6, delta=1e-5)
-    flat = {"w": Array(np.zeros(5, np.float32))}
+    if not hasattr(mods, name):
+        pytest.skip(f"this Flower has no {name} yet")
+    mod = getattr(mods, name)
+    if name == "LocalDpMod":
+        mod = mod(clipping_norm=1.0, sensitivity=1.0, epsilon=1e6, delta=1e-5)
 
     def answer(message: Message) -> list[Message]:
         def app(message: Message, context: Context) -> Message:
-            arrays = {"w": Array(message.content["arrays"]["w"].numpy() + 3.0)}
+            arrays = {"w": Array(message.content["arrays"]["w"].numpy() + np.float32(3.0))}
             content = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 1})}
             return Message(RecordDict(content), reply_to=message)
 
         return [mod(message, None, app)]
 
-    found = KAsync(rules.fedbuff(1.0), k=2, poll=0.002).start(FakeGrid([1, 2, 3], answer), ArrayRecord(flat), 4)
-    moved = found.arrays["w"].numpy()
-    assert 3.0 < np.linalg.norm(moved) < 4.1  # four steps that were clipped to 1
+    start = ArrayRecord({"w": Array(np.zeros(5, np.float32))})
+    settings = ConfigRecord({"clipping_norm": 1.0})  # what Flower's wrappers tell the mods that clip
+    found = KAsync(rules.fedbuff(1.0), k=2, poll=0.002).start(FakeGrid([1, 2, 3], answer), start, 4, 60, settings)
+    moved = float(np.linalg.norm(found.arrays["w"].numpy()))
+    steps = 3.0 * 5**0.5 if name.endswith("size_mod") else 1.0  # long each, or clipped to 1
+    assert 3.0 * steps < moved < 4.1 * steps
     assert found.arrays["w"].dtype == "float32"
