@@ -45,8 +45,7 @@ class Server:
         from flwr.serverapp.strategy import FedAvg
         from flwr.supercore.task_identity import TaskIdentity
 
-        from kasync.live.flower_replies import Reader
-        from kasync.live.layout import Layout
+        from kasync.live.flower_messages import Layout, Reader
         from kasync.live.loop import Federation
         from kasync.live.terms import Terms
 
@@ -68,7 +67,7 @@ class Server:
     def update(self, replies: Iterator[Any]) -> None:
         """The next model, encoded, from replies that are made when they are asked for."""
         from kasync.live.deliveries import Delivery
-        from kasync.live.flower_replies import encoded
+        from kasync.live.flower_messages import encoded
 
         self.turn += 1
         if self.fedavg is not None:

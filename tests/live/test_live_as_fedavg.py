@@ -105,7 +105,7 @@ def test_running_statistics_stay_averages_of_what_clients_have_seen(rule):
 
     strategy = KAsync(rule, k=2, poll=0.002)
     found = strategy.start(Delayed(), start(), num_rounds=24, evaluate_fn=evaluate)
-    assert max(max(versions) for versions in strategy.run.federation.diary.versions) > 0
+    assert max(max(versions) for versions in strategy.run.federation.step_log.versions) > 0
     assert min(variances) > 0.0
     assert all(metrics["finite"] for metrics in found.evaluate_metrics_serverapp.values())
     assert found.arrays["1.num_batches_tracked"].numpy() > 0

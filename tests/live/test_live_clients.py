@@ -255,8 +255,7 @@ def test_the_mod_for_client_apps_says_who_the_node_is_by_its_config():
     from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
     from kasync.live.flower import client_key
-    from kasync.live.flower_replies import Reader
-    from kasync.live.layout import Layout
+    from kasync.live.flower_messages import Layout, Reader
 
     arrays = {"w": np.ones(2, np.float32)}
 

@@ -40,7 +40,7 @@ class Story:
     first: str  # what the run said that was killed
     second: str  # what the resumed run said
     at_kill: int  # the last update told before the ServerApp was killed
-    diary: dict[str, Any]
+    step_log: dict[str, Any]
     waiting: int  # deliveries on disk that wait
     folder: Path
     stranger: subprocess.Popen[bytes]
@@ -97,7 +97,7 @@ def story(tmp_path_factory) -> Story:
             first=processes.said("first"),
             second=processes.said("second"),
             at_kill=at_kill,
-            diary={**saved["diary"], "tally": saved["tally"]},
+            step_log={**saved["step_log"], "tally": saved["tally"]},
             waiting=len(saved["left"]),
             folder=folder,
             stranger=stranger,
@@ -120,7 +120,7 @@ def test_a_killed_supernode_does_not_stall_the_others(story):
 
 def test_one_that_joins_late_takes_part(story):
     number = int(re.findall(rf"client (\d+) \({story.node_ids[LATE]}\)", story.first)[0])
-    assert any(number in step for step in story.diary["clients"])
+    assert any(number in step for step in story.step_log["clients"])
 
 
 def test_an_unregistered_one_is_refused(story):
@@ -136,17 +136,17 @@ def test_one_that_sends_nan_and_wrong_shapes_is_dropped_and_set_aside(story):
     assert re.search(r"is refused: its '[\w.]+' has shape", said)
     assert "it is set aside" in said
     number = int(re.findall(rf"client (\d+) \({story.node_ids[NAUGHTY]}\)", said)[0])
-    assert not any(number in step for step in story.diary["clients"])
+    assert not any(number in step for step in story.step_log["clients"])
 
 
 def test_every_accepted_delivery_is_counted_once_although_the_server_was_killed(story):
-    clients, versions = story.diary["clients"], story.diary["versions"]
+    clients, versions = story.step_log["clients"], story.step_log["versions"]
     assert len(clients) == story.at_kill + 4
     (resumed,) = re.findall(r"resumed at update (\d+)", story.second)
     assert int(resumed) >= story.at_kill
     pairs = [pair for step in zip(clients, versions, strict=True) for pair in zip(*step, strict=True)]
     assert len(pairs) == len(set(pairs))
-    tally = story.diary["tally"]
+    tally = story.step_log["tally"]
     assert tally["used"] == len(pairs)
     assert tally["accepted"] == len(pairs) + story.waiting
 

@@ -251,7 +251,7 @@ def test_a_node_that_joins_late_takes_part_and_one_that_leaves_is_not_waited_for
 
     with caplog.at_level(logging.WARNING, "kasync.live"):
         strategy.start(grid, model(), 25, evaluate_fn=evaluate)
-    clients = strategy.run.federation.diary.clients
+    clients = strategy.run.federation.step_log.clients
     assert any(2 in step for step in clients[6:15])
     assert clients[20:] == [[2]] * 5
     assert "1 clients are able to work, k is 2: the run waits for 2" in caplog.text

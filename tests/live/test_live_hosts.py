@@ -144,7 +144,7 @@ def test_through_partition_deaths_and_a_flood_the_model_is_the_replay_of_its_own
         said = "".join(processes.said(run) for run in ("first", "second", "third"))
 
     state = read_state(tmp_path / "state")
-    steps, tally = state["diary"], state["tally"]
+    steps, tally = state["step_log"], state["tally"]
     assert state["updates"] == made + 4
     pairs = [pair for step in zip(steps["clients"], steps["versions"], strict=True) for pair in zip(*step, strict=True)]
     assert len(pairs) == len(set(pairs)) == tally["used"] == K * state["updates"]

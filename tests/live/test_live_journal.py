@@ -130,7 +130,7 @@ def test_a_checkpoint_at_an_address_of_fsspec_is_gone_on_with(where, tmp_path):
     again = federation()
     assert again.updates == unbroken.updates
     assert torch.equal(again.server.params, unbroken.server.params)
-    assert again.diary.clients == unbroken.diary.clients
+    assert again.step_log.clients == unbroken.step_log.clients
     with pytest.raises(UserError, match="belongs to another run"):
         Federation(rules.wkafl(0.1), torch.zeros(3), Terms(k=2), Journal(address, {"rule": "x"}))
 
@@ -140,20 +140,20 @@ def test_an_address_that_nobody_can_reach_is_refused():
         Journal("nowhere-at-all://bucket/state", {})
 
 
-def test_the_diary_grows_by_a_line_for_each_update_and_is_not_written_again(tmp_path):
+def test_the_log_of_steps_grows_by_a_line_for_each_update_and_is_not_written_again(tmp_path):
     federation = founded(tmp_path / "state")
     sizes = []
     for upto in range(2, 60, 2):
         live(federation, upto, list(range(upto - 2)))
-        sizes.append((tmp_path / "state.diary").stat().st_size)
+        sizes.append((tmp_path / "state.steps").stat().st_size)
     grown = [after - before for before, after in itertools.pairwise(sizes)]
     assert max(grown) < 2 * min(grown)
     assert (tmp_path / "state").stat().st_size < 4000  # nothing in it grows with the updates
 
 
-def test_a_diary_that_was_cut_off_is_refused(tmp_path):
+def test_a_log_of_steps_that_was_cut_off_is_refused(tmp_path):
     live(founded(tmp_path / "state"), 12, [])
-    (tmp_path / "state.diary").write_text("")
+    (tmp_path / "state.steps").write_text("")
     with pytest.raises(UserError, match="is shorter than its checkpoint says"):
         founded(tmp_path / "state")
 

@@ -209,7 +209,7 @@ class AnyOrder(RuleBasedStateMachine):
         kept = {name for name in files if name.endswith(".waiting")}
         extra = federation.updates % self.every * self.terms.k  # used since the last save
         assert len(kept) == (len(federation.waiting) + extra if self.journalled else 0)
-        assert files - kept <= {"state", "state.lock", "state.diary"}
+        assert files - kept <= {"state", "state.lock", "state.lock.flock", "state.steps"}
 
     def teardown(self) -> None:
         """Whatever happened, k honest clients bring the run on."""
@@ -227,7 +227,7 @@ class AnyOrder(RuleBasedStateMachine):
             assert update is not None
             self.note(update, before)
             assert len(update.used) == self.terms.k
-            timeline = self.federation.diary.timeline(len(self.federation.roster), "test")
+            timeline = self.federation.step_log.timeline(len(self.federation.roster), "test")
             assert inconsistency(timeline) == ""
         self.folder.cleanup()
 

@@ -6,7 +6,7 @@ import time
 from fake_grid import FakeGrid
 from flwr.app import Message, RecordDict
 
-from kasync.live.flower_mailbox import Mailbox
+from kasync.live.flower_messages import Mailbox
 
 
 class StickyGrid(FakeGrid):

@@ -133,7 +133,7 @@ def test_an_actor_that_dies_is_restarted_and_one_that_raises_is_asked_again(clus
             if update.number == 5:
                 (folders[0] / "die").touch()
                 (folders[1] / "raise").touch()
-            if update.number > 5 and set(federation.federation.diary.clients[-1]) == {0, 1}:
+            if update.number > 5 and set(federation.federation.step_log.clients[-1]) == {0, 1}:
                 break
         tally = federation.federation.tally
     assert tally["failed"] >= 2
@@ -147,7 +147,7 @@ def test_a_run_that_was_killed_goes_on_from_its_checkpoint(cluster, tmp_path):
             federation = RayFederation(rules.kasync_sgd(1.0), torch.zeros(4), 2, clients, checkpoint=tmp_path / "state")
             assert [update.number for update in federation.run(steps)][-1] == steps
     assert torch.equal(federation.params, torch.full((4,), -9.0))
-    assert len(federation.federation.diary.clients) == 9
+    assert len(federation.federation.step_log.clients) == 9
 
 
 def test_more_deliveries_than_clients_are_refused(cluster, tmp_path):
@@ -186,7 +186,7 @@ def test_a_death_before_the_first_save_leaves_every_row_with_the_actor_that_brou
         list(again.run(4))
     table = again.federation.server.memory
     (last,) = [value for value in table.values() if value.dim() == 2]
-    for number in {client for step in again.federation.diary.clients for client in step}:
+    for number in {client for step in again.federation.step_log.clients for client in step}:
         assert torch.equal(last[number], torch.eye(3)[number])
 
 

@@ -1,4 +1,4 @@
-"""What happens to what a ClientApp returns: every row of the table in docs/flower.md, on real Flower messages."""
+"""Every row of docs/flower.md's table of what a ClientApp may return, on real Flower messages."""
 
 from __future__ import annotations
 

@@ -40,8 +40,7 @@ class Replies:
         from flwr.app.error import Error
         from flwr.supercore.task_identity import TaskIdentity
 
-        from kasync.live.flower_replies import Reader
-        from kasync.live.layout import Layout
+        from kasync.live.flower_messages import Layout, Reader
         from kasync.live.loop import Federation
         from kasync.live.terms import Terms
 

@@ -178,11 +178,11 @@ def live(steps: int = STEPS, clients: int = LIVE_CLIENTS) -> Figures:
             told = [federation.updates - 1 - each.version for each in update.used]
             drifted += sum(mine != theirs for mine, theirs in zip(told, update.staleness, strict=True))
             if federation.updates == int(WARM_UP * steps):
-                warm, kept = resident(), diary_bytes(federation)
+                warm, kept = resident(), step_log_bytes(federation)
             elif warm and federation.updates % 5000 == 0:
-                most = max(most, resident() - (diary_bytes(federation) - kept) / 2**20)
+                most = max(most, resident() - (step_log_bytes(federation) - kept) / 2**20)
         assert len(federation.versions) <= len(here) + clients
-    end = resident() - (diary_bytes(federation) - kept) / 2**20
+    end = resident() - (step_log_bytes(federation) - kept) / 2**20
     dropped = sum(federation.tally.get(ended, 0) for ended in ("refused", "duplicate", "late", "failed", "expired"))
     assert federation.tally["accepted"] == federation.tally["used"] + len(federation.waiting)
     seconds = time.monotonic() - began
@@ -207,13 +207,13 @@ def answer(draw: random.Random) -> Iterator[Delivery | Failure]:
             yield good
 
 
-def diary_bytes(federation: Federation) -> int:
-    """What the diary keeps: its purpose is to tell the whole timeline at the end."""
-    diary = federation.diary
-    lists: Iterable[list] = (diary.clients, diary.versions, diary.times)
-    whole = sum(sys.getsizeof(each) for each in lists) + sum(map(sys.getsizeof, diary.times))
-    rows = sum(map(sys.getsizeof, diary.clients)) + sum(map(sys.getsizeof, diary.versions))
-    return whole + rows + sum(sys.getsizeof(each) for row in diary.versions for each in row if each > 256)
+def step_log_bytes(federation: Federation) -> int:
+    """What the log of steps takes, which is the timeline at the end."""
+    step_log = federation.step_log
+    lists: Iterable[list] = (step_log.clients, step_log.versions, step_log.times)
+    whole = sum(sys.getsizeof(each) for each in lists) + sum(map(sys.getsizeof, step_log.times))
+    rows = sum(map(sys.getsizeof, step_log.clients)) + sum(map(sys.getsizeof, step_log.versions))
+    return whole + rows + sum(sys.getsizeof(each) for row in step_log.versions for each in row if each > 256)
 
 
 def main(steps: int) -> int:

@@ -14,7 +14,7 @@ from kasync import checks, timelines
 from kasync.errors import UserError
 from kasync.experiments import files, toml
 from kasync.experiments.settings import RunSettings
-from kasync.live.flower_replies import plain
+from kasync.live.flower_messages import plain
 
 MOST_REFUSED = 0.97
 

@@ -50,7 +50,7 @@ def filed(params: Tensor, folder: str | PathLike[str]) -> Tensor:
     return copy.copy_(params)
 
 
-class Shelf:
+class RowPool:
     """Rows of one table [slots, D] that accepted deliveries are written into; a rule reads them where they lie."""
 
     def __init__(self, like: Tensor, slots: int) -> None:
@@ -71,14 +71,14 @@ class Shelf:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class Accepted:
     """An accepted delivery."""
 
     client: int
     node: Hashable  # its name in the transport
     version: int  # the model it worked on
-    slot: int  # of the shelf
-    shelf: Shelf
+    slot: int  # of the pool
+    pool: RowPool
     start: Tensor | None  # [D] the model it worked on, for rules that read it
     loss: float | None
     examples: float
@@ -89,7 +89,7 @@ class Waiting:
     @property
     def row(self) -> Tensor:
         """[D] what the rule takes; overwritten by a later delivery once this one was used."""
-        return self.shelf.table[self.slot]
+        return self.pool.table[self.slot]
 
 
 def write_row(

@@ -18,7 +18,6 @@ from typing import Any
 from kasync import checks
 from kasync.core import Rule
 from kasync.errors import UserError, unknown
-from kasync.live.layout import BUFFER_NAMES
 from kasync.live.privacy import Privacy
 from kasync.live.terms import Terms
 from kasync.live.watch import OnUpdate, Sink, Watch
@@ -32,7 +31,7 @@ except ImportError as problem:
         f"kasync.live.flower needs Flower 1.21 or newer, and finds none ({problem}): pip install -U 'kasync[flower]'."
     ) from problem
 
-from kasync.live.flower_replies import CLIENT_KEY, LOSSES
+from kasync.live.flower_messages import BUFFER_NAMES, CLIENT_KEY, LOSSES
 from kasync.live.flower_run import FlowerRun
 
 log = logging.getLogger("kasync.live")

@@ -17,11 +17,9 @@ from flwr.serverapp.strategy import Result
 
 from kasync import timelines
 from kasync.errors import UserError
-from kasync.live.deliveries import Failure, Waiting
-from kasync.live.flower_mailbox import Mailbox
-from kasync.live.flower_replies import Reader, decoded, encoded
+from kasync.live.deliveries import Accepted, Failure
+from kasync.live.flower_messages import Layout, Mailbox, Reader, decoded, encoded
 from kasync.live.journal import Journal, identity
-from kasync.live.layout import Layout
 from kasync.live.loop import Federation, Order, Update
 from kasync.live.watch import as_text
 
@@ -199,7 +197,7 @@ class FlowerRun:
         self.strategy.watch.update(self.federation, update, metrics)
         return True
 
-    def _reply(self, used: Waiting) -> Message:
+    def _reply(self, used: Accepted) -> Message:
         """A delivery as the message it came in, without its arrays, which are rows by now."""
         asked = Message(RecordDict(), dst_node_id=int(used.node), message_type=MessageType.TRAIN)  # type: ignore[call-overload]
         metrics = {**used.metrics, self.strategy.examples_key or "num-examples": used.examples}
@@ -323,7 +321,7 @@ class History:
         if self.journal is None or not self.updates:
             return
         try:
-            text = self.journal.place.text(HISTORY, None)
+            text = self.journal.storage.text(HISTORY, None)
         except UserError:
             return
         for line in text.splitlines(keepends=True):
@@ -344,7 +342,7 @@ class History:
         if self.journal is None or not self.fresh or (number % self.journal.every and not whatever):
             return
         text, self.fresh = "".join(self.fresh), []
-        self.journal.place.append(HISTORY, text, self.size)
+        self.journal.storage.append(HISTORY, text, self.size)
         self.size += len(text.encode())
 
 

@@ -1,11 +1,11 @@
-"""The record of a live run on disk: its diary, its state, and every accepted delivery until it was used.
+"""The record of a live run on disk: its log of steps, its state, and every accepted delivery until it was used.
 
 An accepted delivery is on disk before anything is done with it, in a file that names the update it came before. Every
 `every` updates the whole state is saved, with the names of the files that still wait, and only then are the others
 removed. Whatever the moment of death, a file that the state does not name was used if it came before the saved update
-and waits if it came later: a server that starts again makes later updates again, from the same deliveries. The diary
-grows by a line for each update; what a dead server wrote beyond its last saved state is cut off. One process at a
-time: two servers with one journal would each forget what the other accepted.
+and waits if it came later: a server that starts again makes later updates again, from the same deliveries. The log of
+steps grows by a line for each update; what a dead server wrote beyond its last saved state is cut off. One process at
+a time: two servers with one journal would each forget what the other accepted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kasync import fingerprint, lock
 from kasync.checkpoint import Checkpoint, clear
 from kasync.core import ServerState
 from kasync.errors import UserError
-from kasync.live.deliveries import Waiting
+from kasync.live.deliveries import Accepted
 from kasync.live.roster import KEPT
 from kasync.timelines import Timeline
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Diary:
+class StepLog:
     """One entry for each step, and how many replies ended in which way."""
 
     clients: list[list[int]] = field(default_factory=list)  # of each step
@@ -83,7 +83,7 @@ class Diary:
             self.note(clients, versions, time)
 
 
-class Place(Protocol):
+class Storage(Protocol):
     """Where a journal lies: files of tensors by name, and a text that grows."""
 
     def ready(self) -> None: ...
@@ -204,22 +204,22 @@ class Remote:
         return f"{self.base}.{name}" if name else self.base
 
 
-DIARY = "diary"
+STEPS = "steps"
 WAITING = re.compile(r"(\d{9,})\.(\d{6,})\.waiting")
 
 
 class Journal:
-    """A place for the state, for each delivery that waits and for the diary; told apart from other runs by identity."""
+    """The state, each delivery that waits and the log of steps; told apart from other runs by identity."""
 
     def __init__(self, path: str | os.PathLike[str], identity: Mapping[str, str], every: int = 1) -> None:
         text = os.fspath(path)
-        self.place: Place = Remote(text, identity) if "://" in text else Local(Path(text), identity)
+        self.storage: Storage = Remote(text, identity) if "://" in text else Local(Path(text), identity)
         self.every = every
-        self.written = 0  # steps of the diary that are on disk
+        self.written = 0  # steps of the log that are on disk
         self.size = 0  # their bytes
         self.places = 0  # deliveries put on disk for the update that is waited for
 
-    def keep(self, update: int, waiting: Waiting) -> str:
+    def keep(self, update: int, waiting: Accepted) -> str:
         """Put an accepted delivery on disk; the name of its file."""
         tensors = {"row": waiting.row}
         for name in ("start", "buffers"):
@@ -235,7 +235,7 @@ class Journal:
         }
         name = f"{update:09d}.{self.places:06d}.waiting"
         self.places += 1
-        self.place.save(name, update, {**tensors, "about": packed(about)})
+        self.storage.save(name, update, {**tensors, "about": packed(about)})
         return name
 
     def save(self, federation: Federation, now: float, whatever: bool = False) -> None:
@@ -243,26 +243,26 @@ class Journal:
         self.places = 0
         if federation.updates % self.every and not whatever:
             return
-        lines = federation.diary.lines(self.written)
-        self.place.append(DIARY, lines, self.size)
-        self.written, self.size = len(federation.diary.clients), self.size + len(lines.encode())
+        lines = federation.step_log.lines(self.written)
+        self.storage.append(STEPS, lines, self.size)
+        self.written, self.size = len(federation.step_log.clients), self.size + len(lines.encode())
         about: dict[str, Any] = {
             "updates": federation.updates,
             "seconds": now - federation.began,
             "left": [waiting.file for waiting in federation.waiting],
             "clients": [{n: getattr(client, n) for n in KEPT} | {"node": named(client.node)} for client in federation],
-            "tally": dict(federation.diary.tally),
-            "diary": {"steps": self.written, "size": self.size},
+            "tally": dict(federation.step_log.tally),
+            "step_log": {"steps": self.written, "size": self.size},
         }
-        self.place.save("", federation.updates, {**federation.tensors(), "about": packed(about)})
+        self.storage.save("", federation.updates, {**federation.tensors(), "about": packed(about)})
         for name, update in self._files():
             if update < federation.updates and name not in about["left"]:
-                self.place.remove(name)
+                self.storage.remove(name)
 
     def restore(self, federation: Federation, now: float) -> bool:
         """Bring a new federation to where the journal ends; whether there was anything."""
-        self.place.ready()
-        found = self.place.load("")
+        self.storage.ready()
+        found = self.storage.load("")
         federation.began = now
         left = self._restore_state(federation, found[1], now) if found is not None else []
         for name, update in self._files():
@@ -271,8 +271,8 @@ class Journal:
                 if update == federation.updates:
                     self.places = int(name.split(".")[1]) + 1
             else:
-                self.place.remove(name)  # used before the last save
-        federation.diary.tally["accepted"] += len(federation.waiting) - len(left)
+                self.storage.remove(name)  # used before the last save
+        federation.step_log.tally["accepted"] += len(federation.waiting) - len(left)
         return found is not None or bool(federation.waiting)
 
     def _restore_state(self, federation: Federation, tensors: dict[str, Tensor], now: float) -> list[str]:
@@ -284,14 +284,14 @@ class Journal:
         federation.server = ServerState.from_state_dict({name: value.to(device) for name, value in tensors.items()})
         federation.updates = about["updates"]
         federation.began = now - about["seconds"]
-        self.written, self.size = about["diary"]["steps"], about["diary"]["size"]
-        federation.diary.read(self.place.text(DIARY, self.size))
-        federation.diary.tally = Counter(about["tally"])
+        self.written, self.size = about["step_log"]["steps"], about["step_log"]["size"]
+        federation.step_log.read(self.storage.text(STEPS, self.size))
+        federation.step_log.tally = Counter(about["tally"])
         federation.roster.restore(about["clients"])
         return about["left"]
 
     def _read(self, name: str, federation: Federation) -> None:
-        found = self.place.load(name)
+        found = self.storage.load(name)
         assert found is not None  # it was listed, and nobody else works here
         tensors = found[1]
         about = unpacked(tensors.pop("about"))
@@ -302,19 +302,19 @@ class Journal:
 
     def _files(self) -> list[tuple[str, int]]:
         """The deliveries on disk and the updates they wait for, in the order they came."""
-        found = sorted(name for name in self.place.names() if WAITING.fullmatch(name))
+        found = sorted(name for name in self.storage.names() if WAITING.fullmatch(name))
         return [(name, int(name.split(".")[0])) for name in found]
 
 
 def read_state(path: str | Path) -> dict[str, Any]:
-    """What the state of a live run says beside its tensors, its diary included."""
+    """What the state of a live run says beside its tensors, its log of steps included."""
     found = Local(Path(path), {}).load("")
     if found is None:
         raise UserError(f"{path} holds no live run: give the file that the run's checkpoint= named.")
-    about, diary = unpacked(found[1]["about"]), Diary()
-    diary.read(Local(Path(path), {}).text(DIARY, about["diary"]["size"]))
-    steps = {"clients": diary.clients, "versions": diary.versions, "times": diary.times}
-    return {**about, "diary": steps}
+    about, step_log = unpacked(found[1]["about"]), StepLog()
+    step_log.read(Local(Path(path), {}).text(STEPS, about["step_log"]["size"]))
+    steps = {"clients": step_log.clients, "versions": step_log.versions, "times": step_log.times}
+    return {**about, "step_log": steps}
 
 
 def named(node: Hashable) -> int | str:

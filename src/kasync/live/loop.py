@@ -27,8 +27,8 @@ from kasync.arrivals import Arrivals
 from kasync.core import Part, Rule, ServerState, Step
 from kasync.errors import UserError
 from kasync.kernel import Rows
-from kasync.live.deliveries import Delivery, Failure, Garbage, Shelf, Waiting, filed, write_row
-from kasync.live.journal import Diary, Journal
+from kasync.live.deliveries import Accepted, Delivery, Failure, Garbage, RowPool, filed, write_row
+from kasync.live.journal import Journal, StepLog
 from kasync.live.privacy import Privacy, spent
 from kasync.live.roster import Client, Roster
 from kasync.live.terms import Terms
@@ -79,7 +79,7 @@ class Update:
 
     number: int  # updates made so far, this one included
     time: float  # seconds of running
-    used: tuple[Waiting, ...]  # the deliveries, in the order they came
+    used: tuple[Accepted, ...]  # the deliveries, in the order they came
     staleness: tuple[int, ...]
     step: Step
     shares: tuple[float, ...]  # of each delivery in the rule's weights
@@ -115,16 +115,16 @@ class Federation:
             )
         self.server = self.rule.prepared(ServerState.initial(params))
         self.buffers = buffers
-        self.shelf = Shelf(params, terms.k)
+        self.pool = RowPool(params, terms.k)
         self.roster = Roster(terms, next((part.clients for part in rule.parts if part.needs_clients), None))  # type: ignore[attr-defined]
         for node in members:
             self.roster.join(node)
-        self.diary = Diary()
+        self.step_log = StepLog()
         self.orders: dict[int, Order] = {}
         self.given_up: deque[int] = deque(maxlen=GIVEN_UP)  # tickets whose reply would come too late, the last ones
         self.versions: dict[int, Tensor] = {}  # [D] each, only those somebody works on
         self.holders: dict[int, set[int]] = {}  # version -> tickets
-        self.waiting: list[Waiting] = []  # accepted, not yet used
+        self.waiting: list[Accepted] = []  # accepted, not yet used
         self.issued = 0
         self.updates = 0  # calls of the rule
         self.began = now
@@ -144,7 +144,7 @@ class Federation:
     @property
     def tally(self) -> dict[str, int]:
         """How many replies ended in which way, and what else happened."""
-        return dict(self.diary.tally)
+        return dict(self.step_log.tally)
 
     def epsilon(self) -> float:
         """What the client has spent that spent most."""
@@ -161,7 +161,7 @@ class Federation:
 
     def timeline(self) -> Any:
         """Who delivered when, for the simulator to replay."""
-        return self.diary.timeline(max(self.roster.population, 1), self.rule.name)
+        return self.step_log.timeline(max(self.roster.population, 1), self.rule.name)
 
     def present(self, nodes: Iterable[Hashable], now: float) -> None:
         """Take note of who is there now."""
@@ -255,7 +255,7 @@ class Federation:
         self.server, step = self.rule.advance(
             self.server,
             Arrivals(
-                Rows(self.shelf.table, [each.slot for each in used]),
+                Rows(self.pool.table, [each.slot for each in used]),
                 staleness,
                 None if None in losses else losses,  # type: ignore[arg-type]
                 [each.examples for each in used],
@@ -274,10 +274,10 @@ class Federation:
             client.staleness += stale
             client.influence += share
             client.spent += 0.0 if self.privacy is None else self.privacy.cost
-            self.shelf.release(each.slot)
+            self.pool.release(each.slot)
         time = now - self.began
-        self.diary.note([each.client for each in used], [each.version for each in used], time)
-        self.diary.tally["used"] += k
+        self.step_log.note([each.client for each in used], [each.version for each in used], time)
+        self.step_log.tally["used"] += k
         if bool(step.skipped):
             self._count("skipped", "a step is skipped: the rule could use none of its deliveries")
         if self.journal is not None:
@@ -323,20 +323,20 @@ class Federation:
 
     def admit(self, client: Client, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
         """Let a delivery wait for a step: one that was just accepted, or one that the journal had."""
-        slot = self.shelf.take()
-        self.shelf.table[slot] = tensors["row"].to(self.shelf.table.device)
+        slot = self.pool.take()
+        self.pool.table[slot] = tensors["row"].to(self.pool.table.device)
         client.waiting += 1
         start, buffers = (tensors.get(name) for name in ("start", "buffers"))
         self.waiting.append(
-            Waiting(node=client.node, slot=slot, shelf=self.shelf, start=start, buffers=buffers, **about)
+            Accepted(node=client.node, slot=slot, pool=self.pool, start=start, buffers=buffers, **about)
         )
 
     def _judge(self, order: Order, client: Client, brought: Delivery, start: Tensor, now: float) -> str:
-        slot = self.shelf.take()
-        row = self.shelf.table[slot]
+        slot = self.pool.take()
+        row = self.pool.table[slot]
         wrong = write_row(brought, start, self.buffers, self.terms.brings, self.terms.max_norm, row)
         if wrong is not None:
-            self.shelf.release(slot)
+            self.pool.release(slot)
             return self._refuse(client, wrong, now)
         took = now - client.began
         if brought.key is not None:
@@ -344,17 +344,17 @@ class Federation:
         self.roster.delivered(client, took)
         unused = self._unused(client, self.version - order.version)
         if unused:
-            self.shelf.release(slot)
+            self.pool.release(slot)
             return self._count("stale", f"a delivery of {client.name} is not used: {unused}", logging.DEBUG)
         assert client.number is not None
         if self.privacy is not None:
             self.privacy.prepare_(row)
-        kept = Waiting(
+        kept = Accepted(
             client=client.number,
             node=client.node,
             version=order.version,
             slot=slot,
-            shelf=self.shelf,
+            pool=self.pool,
             start=start if self.rule.needs_starts else None,
             loss=brought.loss,
             examples=float(brought.examples),
@@ -383,7 +383,7 @@ class Federation:
         what = "and it is set aside" if aside else "and dropped"
         return self._count("refused", f"a delivery of {client.name} is refused: {brought.reason}; {what}")
 
-    def _average_buffers(self, used: Sequence[Waiting], shares: Sequence[float]) -> None:
+    def _average_buffers(self, used: Sequence[Accepted], shares: Sequence[float]) -> None:
         """Buffers by value: the mean over the deliveries that brought them, weighted as the rule weighted those."""
         brought = [(each.buffers, share) for each, share in zip(used, shares, strict=True) if each.buffers is not None]
         total = sum(share for _, share in brought)
@@ -455,11 +455,11 @@ class Federation:
         self.reminded = {name: when for name, when in self.reminded.items() if not name.startswith(about)}
         self.reminded |= {about: now, key: now}
         if outcome is not None:
-            self.diary.tally[outcome] += 1
+            self.step_log.tally[outcome] += 1
         log.log(level, sentence)
 
     def _count(self, outcome: str, sentence: str, level: int = logging.WARNING) -> str:
-        self.diary.tally[outcome] += 1
+        self.step_log.tally[outcome] += 1
         log.log(level, sentence)
         return outcome
 

@@ -179,7 +179,7 @@ class RayFederation:
 
     def timeline(self) -> timelines.Timeline | None:
         """Who delivered when, for the simulator to replay."""
-        return self.federation.diary.timeline(len(self.clients), self.federation.rule.name)
+        return self.federation.step_log.timeline(len(self.clients), self.federation.rule.name)
 
     def run(self, steps: int, patience: float = 1.0) -> Iterator[Update]:
         """Updates, until there are `steps` of them in all."""
