@@ -16,11 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kasync import theory
-from kasync.experiments.arrivals import timeline_of
+from kasync.experiments.build import OpenRun
 from kasync.experiments.experiment import settings_for
-from kasync.experiments.pilots import race
-from kasync.experiments.settings import RunSettings
-from kasync.theory import Pilot
+from kasync.theory import Pilot, race
 
 KS = (1, 2, 5, 10, 20, 50, 100, 200)
 FLEET = {"kind": "clock", "durations": {"kind": "log_normal"}, "speeds": {"kind": "log_normal"}}
@@ -37,7 +35,7 @@ class Task:
     labels: int
     target: float
 
-    def run(self, clients: int, k: int, seed: int) -> RunSettings:
+    def run(self, clients: int, k: int, seed: int) -> OpenRun:
         given = {
             "dataset": "digits",
             "model": "mlp",
@@ -47,7 +45,7 @@ class Task:
             "partition": {"kind": "labels", "per_client": self.labels},
             "arrivals": FLEET,
         }
-        return settings_for(self.rule, given, {"lr": self.lr})
+        return OpenRun(settings_for(self.rule, given, {"lr": self.lr}).resolved())
 
 
 TASKS = (
@@ -60,13 +58,13 @@ def compare(task: Task, ks: tuple[int, ...], clients: int, seeds: int) -> dict:
     """Pilots, sweep, and how the recommended k does in the sweep."""
     fitting = tuple(k for k in ks if k <= clients)
 
-    def describe(k: int, lr: float | None, seed: int) -> RunSettings:
+    def describe(k: int, lr: float | None, seed: int) -> OpenRun:
         return task.run(clients, k, seed)
 
     began = time.process_time()
     pilots = race(describe, fitting, target=task.target, seeds=range(seeds), tell=print)
     pilot_seconds = time.process_time() - began
-    rows = theory.plan(fitting, lambda k, steps: timeline_of(replace(describe(k, None, 0), steps=steps)))
+    rows = theory.plan(fitting, lambda k, steps: describe(k, None, 0).timeline(steps))
     chosen = theory.recommend(rows, pilots, task.target)
     print(chosen.reason)
 

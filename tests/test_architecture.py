@@ -1,6 +1,6 @@
 """The imports point one way.
 
-core <- parts <- rules, and work, <- simulator | live <- experiments <- cli;  timelines and theory know none of them.
+core <- parts <- rules, and work, <- simulator | live <- theory <- experiments <- cli;  timelines know none of them.
 """
 
 import ast
@@ -13,13 +13,25 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "kasync"
 LAYERS = [  # a module may import from the layers before its own, and from its own package
     {"errors", "counter", "kernel", "constants", "statistics", "notebook"},
-    {"checks", "verdict", "span", "checkpoint", "lock", "fingerprint", "components"},
-    {"arrivals", "step", "discounts", "schedules", "optimizers", "timelines", "theory", "data", "models", "adapters"},
+    {"checks", "verdict", "span", "checkpoint", "files", "lock", "fingerprint", "components"},
+    {"tracking", "serving"},
+    {
+        "arrivals",
+        "step",
+        "discounts",
+        "schedules",
+        "optimizers",
+        "timelines",
+        "data",
+        "models",
+        "adapters",
+    },
     {"work", "faults"},
     {"core"},
     {"parts"},
     {"rules"},
     {"simulator", "live"},
+    {"theory"},
     {"experiments"},
     {"report"},
     {"comparison"},

@@ -130,6 +130,12 @@ def window(evaluations: int) -> int:
     return max(1, min(LAST, evaluations // 2))
 
 
+def reached(accuracies: ArrayLike, target: float) -> int | None:
+    """The place of the first evaluation at or above the target."""
+    places = np.flatnonzero(np.asarray(accuracies, np.float64) >= target)
+    return int(places[0]) if len(places) else None
+
+
 def final(values: ArrayLike) -> float:
     """Mean of the last evaluations [evaluations]."""
     curve = np.asarray(values, np.float64)

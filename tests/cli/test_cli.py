@@ -106,14 +106,14 @@ def test_set_means_the_run_where_the_run_has_such_a_setting(tmp_path):
 
 
 def test_what_a_file_does_not_say_is_what_flags_do_not_say(tmp_path):
-    from kasync.experiments import toml
+    from kasync import files
 
     (tmp_path / "mine.toml").write_text('dataset = "synthetic"\nsteps = 30\n[rule]\nkind = "wkafl"\n')
     by_file = kasync("run", tmp_path / "mine.toml", "--out", tmp_path / "file")
     flags = ["--rule", "wkafl", "--dataset", "synthetic", "--steps", "30"]
     by_flags = kasync("run", *flags, "--out", tmp_path / "flags")
     assert (by_file.returncode, by_flags.returncode) == (0, 0), by_file.stderr + by_flags.stderr
-    assert toml.read(tmp_path / "file" / "run.toml") == toml.read(tmp_path / "flags" / "run.toml")
+    assert files.read_toml(tmp_path / "file" / "run.toml") == files.read_toml(tmp_path / "flags" / "run.toml")
 
 
 @pytest.mark.parametrize("width", [40, 60, 80])

@@ -12,10 +12,10 @@ for folder in ("live", "data"):  # fake_grid: a Flower grid in memory; official_
 @pytest.fixture(scope="session")
 def results(tmp_path_factory) -> Path:
     """A results folder: the demo, twenty steps long."""
-    from kasync.experiments import demo
+    from kasync.experiments import experiment, grid
 
-    out = tmp_path_factory.mktemp("demo") / "results"
-    demo.demo(out, steps=20)
+    out, one = tmp_path_factory.mktemp("demo") / "results", experiment.read(experiment.DEMO)
+    assert not grid.carry_out(grid.Plan([(one, one.cells(overrides={"steps": 20}))]), out).failed
     return out
 
 

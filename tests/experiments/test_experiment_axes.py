@@ -6,7 +6,7 @@ import pytest
 
 from kasync.errors import UserError
 from kasync.experiments import experiment as catalogue
-from kasync.experiments.tuned import Chosen, Tuned
+from kasync.experiments.experiment import Chosen, Tuned
 
 CROSSED = """
 title = "mine"

@@ -8,8 +8,8 @@ from kasync.errors import UserError
 from kasync.experiments import experiment as catalogue
 from kasync.experiments import grid
 from kasync.experiments.build import rule_of
-from kasync.experiments.demo import FILE as DEMO
-from kasync.experiments.resolve import NO_RULE
+from kasync.experiments.experiment import DEMO
+from kasync.experiments.settings import NO_RULE
 
 PACKAGE = Path(catalogue.__file__).parent
 PROBLEMS = sorted(PACKAGE.rglob("problems/*.toml"))
@@ -82,7 +82,7 @@ BEGINNING = 'title = "t"\nshows = "s"\ncommand = "kasync"\nrules = ["wkafl"]\n'
     ("text", "sentence"),
     [
         ('tilte = "t"', "did you mean 'title'"),
-        ('title = "t"', "lacks shows and command and rules"),
+        ('title = "t"', "has no shows and command and rules"),
         (BEGINNING + '[[quick]]\nname = "a"\nproblem = "digit"', "did you mean 'digits'"),
         (BEGINNING + '[[quick]]\nname = "a"\nproblen = "digits"', "did you mean 'problem'"),
         (BEGINNING + '[[quick]]\nname = "a"\nproblem = "digits"\nrun = { clinets = 3 }', "did you mean 'clients'"),

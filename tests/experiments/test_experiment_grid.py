@@ -10,9 +10,10 @@ import pytest
 from kasync.errors import UserError
 from kasync.experiments import experiment as catalogue
 from kasync.experiments import grid, tune
-from kasync.experiments.display import Lines, Silent
+from kasync.experiments.display import Display, Lines
+from kasync.experiments.experiment import Tuned
+from kasync.experiments.runner import Described
 from kasync.experiments.store import Store
-from kasync.experiments.tuned import Tuned
 
 MINE = """
 title = "mine"
@@ -43,7 +44,7 @@ def two(tmp_path):
     return str(path)
 
 
-class Counting(Silent):
+class Counting(Display):
     """Remembers which runs were made."""
 
     def __init__(self):
@@ -267,11 +268,12 @@ def test_a_best_rate_inside_its_grid_is_tried_nearer_to_its_neighbours(mine):
     (cell, *_) = [each for each in catalogue.load(mine).cells() if each.rule.label == "fresh"]
 
     def another(accuracies):
-        rows = [
+        search = tune.Search(cell, 10.0)
+        search.tried = [
             {"task": "tiny", "rule": "fresh", "seed": 100, "settings": {"lr": lr}, "accuracy": accuracy}
             for lr, accuracy in accuracies.items()
         ]
-        return tune._another(cell, rows, tune._best([cell], rows)["tiny", "fresh"], 10.0)["lr"]
+        return search.another()["lr"]
 
     assert another({1.0: 0.1, 10.0: 0.9, 100.0: 0.2}) == pytest.approx(1000**0.5)
     assert another({1.0: 0.1, 10.0: 0.9, 20.0: 0.2}) == pytest.approx(10**0.5)
@@ -333,10 +335,12 @@ def test_a_grid_of_several_precisions_or_kinds_of_device_is_refused(mine, tmp_pa
 
 @pytest.mark.parametrize(("precision", "lanes"), [("float32", 2), ("tf32", 1)])
 def test_runs_that_round_share_a_gpu_with_no_other_thread(mine, tmp_path, monkeypatch, precision, lanes):
-    runs = {cell.settings.name: cell.settings for cell in cells_of(mine, device="cuda:0", precision=precision)}
+    runs = {
+        cell.settings.name: Described(cell.settings) for cell in cells_of(mine, device="cuda:0", precision=precision)
+    }
     made, threads = [], []
     monkeypatch.setattr(grid, "_make_stack", lambda stack, out, display, stop: made.extend(stack))
     monkeypatch.setattr(grid, "_side_by_side", lambda work, jobs, stop: (threads.append(jobs), work()))
-    assert grid._make_local(runs, tmp_path, Silent(), 8) == []
+    assert grid.make_local(runs, tmp_path, Display(), 8) == []
     assert sorted(made) == sorted(runs)
     assert threads == ([lanes] if lanes > 1 else [])

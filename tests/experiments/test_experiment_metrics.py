@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from kasync import statistics
 from kasync.experiments import metrics
 
 weights = arrays(np.float64, (6, 4), elements=st.floats(0, 1))
@@ -13,8 +14,8 @@ staleness = arrays(np.int64, (6, 4), elements=st.integers(0, 50))
 
 
 def test_a_target_is_reached_at_the_first_evaluation_at_or_above_it():
-    assert metrics.reached([0.1, 0.5, 0.4, 0.9], 0.5) == 1
-    assert metrics.reached([0.1, 0.5], 0.6) is None
+    assert statistics.reached([0.1, 0.5, 0.4, 0.9], 0.5) == 1
+    assert statistics.reached([0.1, 0.5], 0.6) is None
 
 
 def test_weights_are_normalised_step_by_step_and_a_step_without_weights_counts_nothing():

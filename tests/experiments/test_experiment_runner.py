@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from kasync import lock
+from kasync import files, lock
 from kasync.errors import UserError
-from kasync.experiments import files, toml
 from kasync.experiments.runner import CHECKPOINT, Stopped, Watch, run
 from kasync.experiments.settings import Choice, RunSettings
 
@@ -153,7 +152,7 @@ def wait_for(path, seconds=60.0):
 @pytest.fixture
 def written(small, tmp_path):
     path = tmp_path / "settings.toml"
-    path.write_text(toml.dumps(replace(small, steps=400).resolved().table()))
+    path.write_text(files.toml_text(replace(small, steps=400).resolved().table()))
     return path
 
 

@@ -4,11 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from kasync import rules, timelines
+from kasync import files, rules, timelines
 from kasync.errors import UserError
-from kasync.experiments import toml
-from kasync.experiments.arrivals import timeline_of
-from kasync.experiments.build import ready, rule_of
+from kasync.experiments.build import ready, rule_of, timeline_of
 from kasync.experiments.settings import Choice, RunSettings
 
 EXTRA = {  # settings without a default that only the person can know
@@ -28,7 +26,7 @@ def chosen(kind: str) -> Choice:
 def test_every_rule_is_completed_written_read_and_built_the_same(small, kind, tmp_path):
     settings = replace(small, rule=chosen(kind)).resolved()
     path = tmp_path / "run.toml"
-    path.write_text(toml.dumps(settings.table() | {"made": {"kasync": "any"}}))
+    path.write_text(files.toml_text(settings.table() | {"made": {"kasync": "any"}}))
     again = RunSettings.read(path).resolved()
     assert again == settings
     assert again.identity == settings.identity

@@ -8,7 +8,8 @@ import pytest
 from kasync.errors import UserError
 from kasync.experiments import archive, grid
 from kasync.experiments.experiment import Contender, Experiment, Problem, Task
-from kasync.experiments.store import TABLES, Store, flat, nested, run_in
+from kasync.experiments.store import TABLES, Store, run_in
+from kasync.files import flat, nested
 from kasync.report import checking, read, tables
 
 RUN = {"dataset": "synthetic", "model": "logistic", "clients": 20, "k": 4, "steps": 24, "evaluate_every": 2}

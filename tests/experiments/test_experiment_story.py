@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from kasync.data.federated import from_arrays
-from kasync.experiments.files import csv_text
-from kasync.experiments.story import COLUMNS, rows_of
-from kasync.experiments.tally import blocks_of, tally
+from kasync.experiments.metrics import COLUMNS, blocks_of, rows_of, tally
+from kasync.files import csv_text
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ import pytest
 from kasync.errors import UserError
 from kasync.experiments import experiment as catalogue
 from kasync.experiments import grid
-from kasync.experiments.arrivals import timeline_of
-from kasync.experiments.build import data_of, model_of, work_of
+from kasync.experiments.build import data_of, model_of, timeline_of, work_of
 from kasync.report import leaderboard, read, tables
 
 TABLES = ("fedbuff", "fadas", "ca2fl", "ace", "leaf", "diloco", "asynchrony")

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from kasync.experiments import timing
+from kasync.cli.bench import timed
 from kasync.experiments.experiment import settings_for
 
 
@@ -13,7 +13,7 @@ def test_a_timed_step_fits_into_the_time_it_took_and_costs_about_what_its_gradie
     given = {"model": "logistic", "clients": 50, "k": 10, "steps": steps, "device": "cpu"}
     settings = settings_for("wkafl", {**given, "work": {"kind": "gradient", "batch_size": 8}}, {}).resolved()
     began = time.perf_counter()
-    measured = timing.timed(settings)
+    measured = timed(settings)
     assert steps * measured["ms_per_step"] / 1000 < time.perf_counter() - began
     assert measured["ms_per_step"] > 0.02  # ten gradients of 7,850 numbers, the rule and the update
     assert measured["updates_per_second"] == pytest.approx(1000 * given["k"] / measured["ms_per_step"], rel=0.05)

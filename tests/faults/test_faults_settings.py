@@ -5,12 +5,11 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from kasync import faults, simulate, timelines
+from kasync import faults, files, simulate, timelines
 from kasync.cli.app import app
 from kasync.errors import UserError
-from kasync.experiments import runner, toml
-from kasync.experiments.bounds import chapters
-from kasync.experiments.build import ready
+from kasync.experiments import runner
+from kasync.experiments.build import chapters, ready
 from kasync.experiments.settings import Choice, RunSettings
 
 SMALL = RunSettings(
@@ -35,7 +34,7 @@ def test_settings_without_faults_are_what_they_were():
 def test_every_kind_is_completed_written_and_read_the_same(kind, tmp_path):
     settings = replace(SMALL, faults=(Choice(kind, {"share": 0.25}),)).resolved()
     assert settings.faults[0].settings["chance"] > 0
-    (tmp_path / "run.toml").write_text(toml.dumps(settings.table()))
+    (tmp_path / "run.toml").write_text(files.toml_text(settings.table()))
     again = RunSettings.read(tmp_path / "run.toml").resolved()
     assert again == settings
     assert again.identity == settings.identity
@@ -43,7 +42,7 @@ def test_every_kind_is_completed_written_and_read_the_same(kind, tmp_path):
 
 def test_several_faults_are_completed_written_and_read_the_same(tmp_path):
     settings = replace(SMALL, faults=WRONG).resolved()
-    (tmp_path / "run.toml").write_text(toml.dumps(settings.table()))
+    (tmp_path / "run.toml").write_text(files.toml_text(settings.table()))
     assert RunSettings.read(tmp_path / "run.toml").resolved() == settings
     assert ready(settings).faults == (faults.SendNaN(clients=(1, 2), chance=(0.5, 1.0)),)
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from mutations import ODD, spoilt_bytes, spoilt_fields
 
-from kasync import simulate, timelines
-from kasync.experiments import toml
+from kasync import files, simulate, timelines
 from kasync.experiments.build import ready
 from kasync.experiments.settings import RunSettings
 from kasync.timelines import durations
@@ -55,7 +54,7 @@ class Settings:
         table = draw.choice(self.tables)
         if draw.random() < 0.7:
             table = spoilt_fields(draw, table)
-        text = toml.dumps(said(table)).encode()
+        text = files.toml_text(said(table)).encode()
         self.path.write_bytes(text if draw.random() < 0.6 else spoilt_bytes(draw, text, len(text)))
         return self.path
 

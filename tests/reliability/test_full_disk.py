@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kasync import rules, timelines
+from kasync import files, rules, timelines
 from kasync.errors import UserError
-from kasync.experiments import files
 from kasync.live.deliveries import Delivery
 from kasync.live.journal import Journal
 from kasync.live.loop import Federation

@@ -10,9 +10,8 @@ from fuzz_targets import TARGETS
 from fuzzing import fuzz
 from mutations import Canary, spoilt_bytes, spoilt_fields
 
-from kasync import checks, timelines
+from kasync import checks, files, timelines
 from kasync.errors import UserError
-from kasync.experiments import files, toml
 from kasync.experiments.settings import RunSettings
 from kasync.live.flower_messages import plain
 
@@ -57,7 +56,7 @@ def test_spoiling_is_a_function_of_its_seed():
 def test_toml_made_to_hurt_a_parser_is_one_sentence(text, tmp_path):
     (tmp_path / "run.toml").write_text(text)
     with pytest.raises(UserError, match="is not valid TOML"):
-        toml.read(tmp_path / "run.toml")
+        files.read_toml(tmp_path / "run.toml")
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, f'{{"a": {"9" * 5000}}}', "{", "\x00"])

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from kasync import lock
+from kasync import files, lock
 from kasync.errors import UserError
-from kasync.experiments import toml
 from kasync.experiments.runner import run
 from kasync.experiments.settings import Choice, RunSettings
 
@@ -56,7 +55,7 @@ def start(settings: Path, folder: Path) -> subprocess.Popen[str]:
 @pytest.fixture
 def settings(tmp_path):
     path = tmp_path / "settings.toml"
-    path.write_text(toml.dumps(SETTINGS.resolved().table()))
+    path.write_text(files.toml_text(SETTINGS.resolved().table()))
     return path
 
 

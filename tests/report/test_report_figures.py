@@ -8,7 +8,7 @@ from PIL import Image
 
 from kasync import rules as known
 from kasync.experiments.experiment import Contender
-from kasync.experiments.resolve import FRESH, place_of
+from kasync.experiments.settings import FRESH, place_of
 from kasync.report import results as reading
 from kasync.report.figures import COLOURS, figures_of, looks, save
 

@@ -154,10 +154,10 @@ def test_every_run_of_a_comparison_is_logged_with_its_summary(tmp_path, flow):
 
 
 def test_a_tracker_that_does_not_exist_is_a_sentence(tmp_path):
-    from kasync.experiments.display import Silent
+    from kasync.experiments.display import Display
 
     with pytest.raises(UserError, match=r"unknown tracker 'mlfow': did you mean 'mlflow'"):
-        loggers.tracked(Silent(), "mlfow", "group", tmp_path, {})
+        loggers.tracked(Display(), "mlfow", "group", tmp_path, {})
 
 
 def test_a_loop_that_is_left_early_closes_its_log(records, tmp_path):

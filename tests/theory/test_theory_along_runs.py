@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from kasync.errors import UserError
-from kasync.experiments.bounds import chapters, constants_at_start
-from kasync.experiments.build import ready
+from kasync.experiments.build import chapters, constants_at_start, ready
 from kasync.experiments.settings import Choice, RunSettings
-from kasync.experiments.witness import Witness, whole_gradient
 from kasync.rules import build
 from kasync.simulator import simulate
 from kasync.theory import Selection
+from kasync.theory.along_runs import Witness, whole_gradient
 from kasync.work.loop import flat_parameters
 from kasync.work.objective import default_loss
 

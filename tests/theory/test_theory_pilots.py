@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from kasync.errors import UserError
+from kasync.experiments.build import OpenRun
 from kasync.experiments.experiment import settings_for
-from kasync.experiments.lanes import Lane
-from kasync.experiments.pilots import Candidate, _survivors, race
 from kasync.experiments.settings import Choice, RunSettings
 from kasync.theory import Pilot, plan, recommend
+from kasync.theory.pilots import Candidate, Lane, _survivors, race
 from kasync.theory.planning import best_of
 from kasync.timelines import clock, durations
 
@@ -30,7 +30,7 @@ SLOWLY = {"lrs": (0.002,), "target": 0.5, "seeds": (0, 1)}  # several turns to t
 
 def describe(k, lr, seed):
     rule = SMALL.rule if lr is None else SMALL.rule.having(lr=lr)
-    return replace(SMALL, k=k, seed=seed, rule=rule)
+    return OpenRun(replace(SMALL, k=k, seed=seed, rule=rule).resolved())
 
 
 def as_table(pilots):
@@ -67,8 +67,8 @@ def test_runs_that_memory_has_no_room_for_are_repeated_with_the_same_numbers():
 
 
 def test_a_run_led_on_in_pieces_is_the_run_made_at_once():
-    settings = describe(4, None, 0).resolved()
-    whole, pieces = (Lane(settings, piece=1.0, every=0.5, end=40.0, target=inf) for _ in range(2))
+    run = describe(4, None, 0)
+    whole, pieces = (Lane(run, piece=1.0, every=0.5, end=40.0, target=inf) for _ in range(2))
     whole.advance(40.0)
     for second in (3.0, 7.0, 12.5, 13.0, 40.0):
         pieces.advance(second)
@@ -77,9 +77,9 @@ def test_a_run_led_on_in_pieces_is_the_run_made_at_once():
 
 
 def candidate(k, until, *seconds):
-    settings = describe(k, None, 0)
+    run = describe(k, None, 0)
     noted = {"times": [until], "accuracies": [0.4]}
-    lanes = [Lane(settings, 1.0, 0.5, 40.0, 0.5, seconds=second, **noted) for second in seconds]
+    lanes = [Lane(run, 1.0, 0.5, 40.0, 0.5, seconds=second, **noted) for second in seconds]
     return Candidate(k, None, lanes, until)
 
 
@@ -102,7 +102,7 @@ def test_a_candidate_is_hopeless_once_its_typical_time_must_be_too_long():
 def test_the_candidates_of_one_seed_share_data_start_and_durations():
     from kasync.experiments.build import ready
 
-    small, large = (ready(replace(describe(k, None, 3), steps=5).resolved()) for k in (1, 4))
+    small, large = (ready(replace(describe(k, None, 3).settings, steps=5)) for k in (1, 4))
     assert np.array_equal(small.data.indices, large.data.indices)
     for one, other in zip(small.model.parameters(), large.model.parameters(), strict=True):
         assert one.equal(other)
@@ -156,7 +156,7 @@ def test_a_race_that_cannot_be_is_refused(wrong, sentence):
 
 def test_arrivals_without_a_clock_are_refused():
     with pytest.raises(UserError, match="need a clock"):
-        race(lambda k, lr, seed: replace(SMALL, k=k, seed=seed, arrivals=Choice("uniform")), (1, 2))
+        race(lambda k, lr, seed: OpenRun(replace(SMALL, k=k, seed=seed, arrivals=Choice("uniform"))), (1, 2))
 
 
 TASKS = {  # rule, learning rate, labels per client
@@ -174,7 +174,8 @@ def test_the_recommended_k_is_within_ten_percent_of_the_best_of_a_sweep_with_oth
 
     def digits(k, lr, seed):
         given = {"dataset": "digits", "model": "mlp", "clients": 100, "k": k, "seed": seed, "arrivals": CLOCK.table()}
-        return settings_for(rule, {**given, "partition": {"kind": "labels", "per_client": labels}}, {"lr": rate})
+        given |= {"partition": {"kind": "labels", "per_client": labels}}
+        return OpenRun(settings_for(rule, given, {"lr": rate}).resolved())
 
     pilots = race(digits, ks, target=0.7, seeds=(0, 1))
     chosen = min(pilots, key=lambda pilot: pilot.typical_seconds)

@@ -7,22 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kasync.cli import (
-    bench,
-    compare,
-    data,
-    demo,
-    experiments,
-    follow,
-    leaderboard,
-    plan,
-    report,
-    results,
-    rules,
-    run,
-    show,
-    theory,
-)
+from kasync.cli import bench, catalogue, compare, demo, leaderboard, plan, report, reproduce, results, run, show, theory
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -55,17 +40,11 @@ def start(
     show.note(f"kasync {context.invoked_subcommand}: loading PyTorch", bool(asked))
 
 
-app.command()(demo.demo)
-app.command()(run.run)
-app.command()(compare.compare)
-app.command()(experiments.reproduce)
-app.command()(experiments.tune)
-app.command()(report.report)
-app.command()(follow.live)
-app.command()(rules.rules)
-app.command()(plan.plan)
-app.command()(theory.theory)
+for command in (
+    *(demo.demo, run.run, compare.compare, reproduce.reproduce, reproduce.tune, report.report, report.live),
+    *(catalogue.rules, plan.plan, theory.theory, bench.bench),
+):
+    app.command()(command)
 app.add_typer(results.app, name="results")
 app.add_typer(leaderboard.app, name="leaderboard")
-app.add_typer(data.app, name="data")
-app.command()(bench.bench)
+app.add_typer(catalogue.data, name="data")

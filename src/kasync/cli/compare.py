@@ -12,59 +12,42 @@ import typer
 from kasync.cli import show
 from kasync.cli.options import (
     Address,
-    Arrivals,
     AsJson,
-    Device,
     Engine,
-    Faults,
-    Loss,
-    Metric,
+    Jobs,
     Out,
     Quiet,
-    Root,
-    TraceOption,
     Track,
-    Work,
     Workers,
-    choice,
     names,
     of_the_run,
-    own,
     pairs,
+    takes,
 )
-from kasync.errors import UserError
+from kasync.errors import UserError, unknown
 
 STANDARD = "wkafl,twafl,sasgd,gsgm,kasync_sgd"
 
 
+@takes(
+    *("dataset", "clients", "k", "steps", "partition", "arrivals", "trace", "faults", "work", "model"),
+    *("loss", "metrics", "device", "root"),
+)
 def compare(
+    given: dict[str, Any],
     rules: Annotated[
         list[str] | None, typer.Option(help=f"Rules: a,b or named again, module:name for your own; {STANDARD} without.")
     ] = None,
-    dataset: Annotated[str, typer.Option(help="Which data: see kasync data ls, or module:name.")] = "digits",
-    clients: Annotated[int | None, typer.Option(help="How many clients there are.")] = None,
-    k: Annotated[int | None, typer.Option("-k", "--k", help="Deliveries per step.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Server steps.")] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each rule, for intervals.")] = 1,
     set_: Annotated[list[str] | None, typer.Option("--set", help="RULE.name=value, or name=value for all.")] = None,
-    partition: Annotated[str | None, typer.Option(help="Who holds what: labels:per_client=1 ...")] = None,
-    arrivals: Arrivals = None,
-    trace: TraceOption = None,
-    faults: Faults = None,
     staleness: Annotated[str, typer.Option(help="true, published-code or both.")] = "true",
-    work: Work = None,
-    model: Annotated[str | None, typer.Option(help="The network: a name, or module:name for your own.")] = None,
-    loss: Loss = None,
-    metric: Metric = None,
     tune: Annotated[
         int | None, typer.Option(help="So many tries for every rule first: its rate, then its main knob.")
     ] = None,
-    device: Device = "cpu",
-    jobs: Annotated[int, typer.Option(help="Runs at once on a GPU, stacked where alike.")] = 1,
+    jobs: Jobs = 1,
     engine: Engine = "local",
     workers: Workers = None,
     address: Address = None,
-    root: Root = "",
     out: Out = Path("kasync-runs"),
     track: Track = None,
     as_json: AsJson = False,
@@ -80,42 +63,31 @@ def compare(
     Example: `kasync compare --rules mine.py:fair,fedbuff --dataset mine.py:load --model mine.py:Net --seeds 5 --tune 8`
     """
     from kasync.experiments import grid
-    from kasync.experiments.arrivals import from_text
+    from kasync.experiments.display import fitting
     from kasync.experiments.experiment import comparison
     from kasync.report.loggers import tracked
 
     chosen = names([STANDARD] if rules is None else rules)
     if chosen is None:
         raise UserError("rules is empty: name some, such as wkafl,fedbuff.")
-    flags = {
-        "dataset": dataset,
-        "clients": clients,
-        "k": k,
-        "steps": steps,
-        "model": model,
-        "device": device,
-        "root": root,
-    }
-    given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
-    given |= {"partition": choice(partition)} if partition else {}
-    given |= {"arrivals": table} if (table := from_text(arrivals, trace)) else {}
-    if faults:
-        given["faults"] = [choice(text) for text in faults]
     if seeds < 1:
         raise UserError(f"seeds = {seeds}: give at least 1.")
     of_run, of_rules = _by_rule(pairs(set_ or []), chosen)
-    given |= of_run | own(work, loss, metric)
+    given = of_run | {"dataset": "digits", **given}
     silent = quiet or as_json
-    where: dict[str, Any] = {"engine": engine, "jobs": jobs, "workers": workers, "address": address}
+    how: dict[str, Any] = {"engine": engine, "jobs": jobs, "workers": workers, "address": address}
     with show.interruptible(show.command_line()):
         tried: list[dict[str, Any]] = []
         if tune is not None:
-            of_rules, tried = _tuned(tune, chosen, given, of_rules, out, where, silent)
+            of_rules, tried = _tuned(tune, chosen, given, of_rules, out, how, fitting(silent))
         one = comparison(chosen, given, of_rules, seeds)
         planned = grid.Plan([(one, one.cells(staleness=grid.semantics(staleness)))])
-        settings = {cell.settings.name: cell.settings.table() for cell in planned.cells}
-        display = tracked(_display(planned, silent), track, one.title, out, settings)
-        outcome = grid.carry_out(planned, out, **where, display=display)
+        labels = {
+            cell.settings.name: f"{cell.rule.title}, {cell.staleness} staleness, seed {cell.seed}"
+            for cell in planned.cells
+        }
+        display = tracked(fitting(silent, labels), track, one.title, out, planned.settings)
+        outcome = grid.carry_out(planned, out, display=display, **how)
     finish(planned, out, outcome, as_json, reported(out), tried)
 
 
@@ -125,27 +97,26 @@ def _tuned(
     given: dict[str, Any],
     own: dict[str, dict[str, Any]],
     out: Path,
-    where: Mapping[str, Any],
-    quiet: bool,
+    how: Mapping[str, Any],
+    display: Any,
 ) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
     """Settings by rule after so many tries of each, and what was tried."""
     from kasync.comparison.contenders import Contender
     from kasync.comparison.tuning import Tries, Tune, searched
     from kasync.experiments import grid
-    from kasync.experiments.display import fitting
     from kasync.experiments.experiment import comparison, settings_for
-    from kasync.experiments.resolve import facts_of
+    from kasync.experiments.settings import facts_of
     from kasync.experiments.store import Store
 
-    how, store = Tune(budget), Store(out)
-    held = {**given, "validation": how.held_out}
+    wanted, store = Tune(budget), Store(out)
+    held = {**given, "validation": wanted.held_out}
     bases = {rule: settings_for(rule, held, own.get(rule, {})).resolved().rule.settings for rule in chosen}
     contenders = [Contender(rule, facts_of(rule).make, bases[rule], facts_of(rule)) for rule in chosen]
 
     def attempt(tries: Tries) -> list[tuple[list[float], str]]:
         tried = {one.label: {**own.get(one.label, {}), **settings} for one, settings in tries}
-        cells = comparison(list(tried), held, tried, how.seeds).cells(how.numbers)
-        failed = dict(grid.make(cells, out, **where, display=fitting(quiet)).failed)
+        cells = comparison(list(tried), held, tried, wanted.seeds).cells(wanted.numbers)
+        failed = dict(grid.make(cells, out, display=display, **how).failed)
         told = []
         for one, _ in tries:
             keys = [cell.settings.name for cell in cells if cell.rule.rule == one.label]
@@ -153,10 +124,10 @@ def _tuned(
             told.append((scores, next((failed[key] for key in keys if key in failed), "")))
         return told
 
-    best, tried = searched(contenders, how, attempt)
+    best, tried = searched(contenders, wanted, attempt)
     for one in best:
-        names_ = [name for name in (one.rate, one.facts.knob) if name is not None]
-        own = {**own, one.label: {**own.get(one.label, {}), **{name: one.settings[name] for name in names_}}}
+        searched_for = [name for name in (one.rate, one.facts.knob) if name is not None]
+        own = {**own, one.label: {**own.get(one.label, {}), **{name: one.settings[name] for name in searched_for}}}
     return own, tried
 
 
@@ -212,8 +183,6 @@ def finish(
 
 def _by_rule(given: dict[str, Any], chosen: list[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Settings of the run, such as optimizer, and settings by rule."""
-    from kasync.errors import unknown
-
     of_run, found = of_the_run(given)
     by_rule: dict[str, dict[str, Any]] = {}
     for name, value in found.items():
@@ -223,16 +192,3 @@ def _by_rule(given: dict[str, Any], chosen: list[str]) -> tuple[dict[str, Any], 
         for each in [rule] if dot else chosen:
             by_rule.setdefault(each, {})[setting] = value
     return of_run, by_rule
-
-
-def _display(planned: Any, quiet: bool) -> Any:
-    """A live table of the rules where somebody looks at a terminal."""
-    import sys
-
-    from kasync.experiments.display import Silent
-
-    if quiet or not sys.stderr.isatty():
-        return Silent()
-    from kasync.cli.live import LiveTable
-
-    return LiveTable({cell.settings.name: (cell.rule.title, cell.staleness, cell.seed) for cell in planned.cells})

@@ -28,23 +28,26 @@ def demo(
 
     Example: `kasync demo --out /tmp/demo`
     """
-    from kasync.experiments import demo as shown
+    from kasync.experiments import experiment, grid
     from kasync.experiments.display import Lines, fitting
     from kasync.report import read
 
-    display = fitting(quiet or as_json)
-    if not (quiet or as_json) and not sys.stderr.isatty():
-        display = Lines()  # `make demo` in a log should not look dead for two minutes
+    one = experiment.read(experiment.DEMO)
+    planned = grid.Plan([(one, one.cells(overrides={} if steps is None else {"steps": steps}))])
+    silent = quiet or as_json  # `make demo` in a log should not look dead for two minutes
+    display = fitting(silent) if silent or sys.stderr.isatty() else Lines()
     with show.interruptible(show.command_line()):
-        done = shown.demo(out, display, steps)
-    (found,) = (each for each in read(out).experiments if each.name == done.experiment.key)
+        outcome = grid.carry_out(planned, out, display=display)
+    if outcome.failed:
+        raise UserError(f"the demo's run {outcome.failed[0][0]} failed: {outcome.failed[0][1]}")
+    (found,) = (each for each in read(out).experiments if each.name == one.key)
     rows = [_row(line, found.about.targets[0]) for line in found.lines]
     picture, why = _picture(out)
     page = reported(out)
     if as_json:
         show.value({"results": str(out), "report": page, "picture": picture and str(picture), "rows": rows})
         return
-    show.rows(rows, title=done.title)
+    show.rows(rows, title=one.tasks[0].title)
     print()
     print(f"results   {out}")
     print(f"picture   {picture or 'none: ' + why}")
@@ -75,8 +78,7 @@ def _row(line: Line, target: float) -> dict[str, Any]:
 
 def _picture(out: Path) -> tuple[Path | None, str]:
     """The first figure of the report as demo.png, or why there is none."""
-    from kasync import report
-    from kasync.experiments import files
+    from kasync import files, report
     from kasync.report import figures
 
     try:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from kasync.cli import show
-from kasync.cli.options import Device, Out, Quiet, Root, names
+from kasync.cli.options import Jobs, Out, Quiet, names, takes
 from kasync.errors import UserError, unknown
 
 app = typer.Typer(help="Rules on the field's tables, and yours among them.", no_args_is_help=True)
@@ -29,14 +29,16 @@ def show_(
     if page is None:
         print(text, end="")
         return
-    from kasync.experiments import files
+    from kasync import files
 
     files.write(page, text)
     show.note(f"written: {page}")
 
 
 @app.command("add")
+@takes("device", "root")
 def add(
+    given: dict[str, Any],
     rules: Annotated[list[str], typer.Argument(help="Rules: mypackage:myrule, path/file.py:myrule, or built in.")],
     experiments: Annotated[
         list[str] | None, typer.Option("--experiment", help="Only on these tables; repeatable.", show_default=False)
@@ -44,9 +46,7 @@ def add(
     tasks: Tasks = None,
     tries: Annotated[int, typer.Option(help="Learning rates to try; 0: take the rate that suits the task.")] = 3,
     further: Annotated[int, typer.Option(help="More of them, beyond the best end or beside the best.")] = 1,
-    device: Device = "cpu",
-    jobs: Annotated[int, typer.Option(help="Runs at once on a GPU.")] = 1,
-    root: Root = "",
+    jobs: Jobs = 1,
     out: Out = Path("results/tables"),
     page: Page = None,
     quiet: Quiet = False,
@@ -55,17 +55,17 @@ def add(
 
     Example: `kasync leaderboard add examples/new_rule.py:fair --experiment fedbuff --out my-board`
     """
-    from kasync.cli.experiments import display_of
+    from kasync import files
     from kasync.experiments import experiment as catalogue
-    from kasync.experiments import files, grid, tune
+    from kasync.experiments import grid, tune
+    from kasync.experiments.display import fitting
+    from kasync.experiments.experiment import Tuned
     from kasync.experiments.store import Store
-    from kasync.experiments.tuned import Tuned
 
     recorded = Store(out).experiments()
     known = {row["name"]: (row["scale"], key) for key, row in recorded.items() if row.get("baseline")}
     if not known:
         raise UserError(f"{out} has no leaderboard: make one, kasync reproduce fedbuff --out {out}, or name another.")
-    overrides: dict[str, Any] = {"device": device, "root": root}
     planned, seeds = [], _seeds(out)
     for name in experiments or list(known):
         if name not in known:
@@ -76,13 +76,13 @@ def add(
         chosen = None
         if tries:
             how: dict[str, Any] = {"budget": tries, "further": further, "rules": rules, "jobs": jobs}
-            how |= {"tasks": [task.name for task in one.tasks], "overrides": overrides, "display": display_of(quiet)}
+            how |= {"tasks": [task.name for task in one.tasks], "overrides": given, "display": fitting(quiet)}
             with show.interruptible(show.command_line()):
                 chosen = Tuned.read(tune.tune(name, out / "tuning", scale=scale, **how))
         every = sorted(set().union(*(seeds[key].get(task.name, set()) for task in one.tasks))) or range(one.seeds)
-        planned.append((one, one.cells(list(every), ("true",), chosen, overrides)))
+        planned.append((one, one.cells(list(every), ("true",), chosen, given)))
     with show.interruptible(show.command_line()):
-        outcome = grid.carry_out(grid.Plan(planned), out, jobs=jobs, display=display_of(quiet))
+        outcome = grid.carry_out(grid.Plan(planned), out, jobs=jobs, display=fitting(quiet))
     text, path = _page(out), page or out / "leaderboard.md"
     files.write(path, text)
     print(f"results\t{out}\npage\t{path}")

@@ -10,12 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from kasync.cli import show
-from kasync.cli.options import Arrivals, AsJson, Device, Quiet, Root, TraceOption, choice, pairs
+from kasync.cli.options import AsJson, Quiet, choice, numbers, pairs, takes
 from kasync.errors import UserError, unknown
 
 KS = (1, 3, 10, 30, 100)
 CLIENTS = 1000
-CLOCKS = ("clock", "phones", "traces")  # kinds of arrivals with a time for each piece of work
 CONSTANTS = {  # of Theorem 1, where --constants does not name them
     "smoothness": 1.0,
     "gradient_noise": 1.0,
@@ -25,39 +24,23 @@ CONSTANTS = {  # of Theorem 1, where --constants does not name them
     "initial_gap": 1.0,
     "momentum": 0.0,
 }
-NARROW = (  # what fits a terminal; a pipe and JSON get everything
-    "k",
-    "seconds_per_step",
-    "staleness",
-    "staleness_99%",
-    "idle_saved",
-    "fairness",
-    "bound",
-    "mostly",
-    "seconds_to_target",
-    "accuracy",
-    "ran_until",
-    "lr",
-    "recommended",
+NARROW = (  # on a terminal; a pipe and JSON get all
+    *("k", "seconds_per_step", "staleness", "staleness_99%", "idle_saved", "fairness", "bound", "mostly"),
+    *("seconds_to_target", "accuracy", "ran_until", "lr", "recommended"),
 )
 
 
+@takes("clients", "arrivals", "trace", "dataset", "model", "partition", "batch_size", "seed", "device", "root")
 def plan(
-    clients: Annotated[int | None, typer.Option(help="How many clients; 1000, or as many as the file has.")] = None,
+    given: dict[str, Any],
     ks: Annotated[str | None, typer.Option("-k", "--k", help="The k to compare, separated by commas.")] = None,
     durations: Annotated[str | None, typer.Option(help="Time for a piece of work: log_normal:spread=0.5 ...")] = None,
     speeds: Annotated[str | None, typer.Option(help="A factor for each client, drawn once: kind:...")] = None,
-    arrivals: Arrivals = None,
-    trace: TraceOption = None,
     timeline: Annotated[Path | None, typer.Option(help="Fit the durations to a live run's timeline.npz.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Virtual time to look at, and at most for a pilot.")] = None,
     pilot: Annotated[bool, typer.Option("--pilot", help="Try each k on your task and recommend one.")] = False,
     target: Annotated[float | None, typer.Option(help="The accuracy that is to be reached soonest.")] = None,
-    rule: Annotated[str, typer.Option(help="Of the pilots: see kasync rules.")] = "wkafl",
-    dataset: Annotated[str, typer.Option(help="Of the pilots: see kasync data ls.")] = "digits",
-    model: Annotated[str | None, typer.Option(help="Of the pilots: the network.")] = None,
-    partition: Annotated[str | None, typer.Option(help="Of the pilots: labels:per_client=1 ...")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Of the pilots: samples per gradient.")] = None,
+    rule: Annotated[str, typer.Option(help="Of the pilots: see kasync rules, or module:name.")] = "wkafl",
     lr: Annotated[str | None, typer.Option(help="One rate for every k, or several: each k at its best.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="A setting of the rule, name=value.")] = None,
     seeds: Annotated[int, typer.Option(help="Pilots of each k, paired.")] = 3,
@@ -65,9 +48,6 @@ def plan(
     constants: Annotated[
         str | None, typer.Option(help="Of the problem, for Theorem 1: smoothness=1,heterogeneity=0.5 ...")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides all that is random.")] = 0,
-    device: Device = "cpu",
-    root: Root = "",
     picture: Annotated[Path | None, typer.Option(help="Draw it into this file: plan.png, say.")] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -79,35 +59,24 @@ def plan(
     from dataclasses import replace
 
     from kasync import theory
-    from kasync.experiments import bounds, pilots
-    from kasync.experiments.arrivals import timeline_of
+    from kasync.experiments.build import OpenRun, constants_at_start, timeline_of
     from kasync.experiments.experiment import settings_for
     from kasync.experiments.settings import Choice, RunSettings
     from kasync.theory.pictures import check_place
 
     if picture is not None:
         check_place(picture)
-    fleet, there = _fleet(arrivals, durations, speeds, trace, timeline, quiet or as_json)
-    population = there if clients is None else clients
-    numbers = sorted(set(whole_numbers(ks))) if ks else [k for k in KS if k <= population]
+    fleet, there = _fleet(given.get("arrivals"), durations, speeds, timeline, quiet or as_json)
+    population, seed = int(given.get("clients", there)), int(given.get("seed", 0))
+    ks_wanted = sorted(set(numbers("k", ks, int))) if ks else [k for k in KS if k <= population]
     if target is not None and not pilot:
         raise UserError(f"target = {target}: only pilots can tell when an accuracy is reached; add --pilot.")
-    task = {
-        "dataset": dataset,
-        "clients": population,
-        "device": device,
-        "root": root,
-        "arrivals": fleet,
-        "model": model,
-        "partition": choice(partition) if partition else None,
-        "work": {"kind": "gradient", "batch_size": batch_size} if batch_size is not None else None,
-    }
-    given = {name: value for name, value in task.items() if value is not None}
+    given |= {"clients": population, "arrivals": fleet}
     settings = pairs(set_ or [])
 
-    def describe(k: int, rate: float | None, seed: int) -> RunSettings:
+    def describe(k: int, rate: float | None, seed: int) -> OpenRun:
         rates = {} if rate is None else {"lr": rate}
-        return settings_for(rule, {**given, "k": k, "seed": seed}, settings | rates)
+        return OpenRun(settings_for(rule, {**given, "k": k, "seed": seed}, settings | rates).resolved())
 
     def clock(mode: str) -> Any:
         limits = ("concurrency", "restart", "select", "deadline", "max_staleness")  # a full step has none of them
@@ -116,14 +85,14 @@ def plan(
         plain = RunSettings(clients=population, seed=seed, arrivals=arrivals)
         return lambda k, steps: timeline_of(replace(plain, k=k, steps=steps))
 
-    rates = _rates(lr)
+    rates: list[float | None] = [None] if lr is None else numbers("lr", lr, float)
     known = _constants(constants)
     raced: Sequence[Any] = ()
     if pilot:
         with show.interruptible(show.command_line()):
-            raced = pilots.race(
+            raced = theory.race(
                 describe,
-                numbers,
+                ks_wanted,
                 rates,
                 target,
                 range(seed, seed + seeds),
@@ -131,8 +100,8 @@ def plan(
                 thorough,
                 tell=lambda words: show.note(words, quiet or as_json),
             )
-        known = bounds.constants_at_start(describe(numbers[0], rates[0], seed))
-    rows = theory.plan(numbers, clock("async"), clock("full"), known, seconds)
+        known = constants_at_start(describe(ks_wanted[0], rates[0], seed).settings)
+    rows = theory.plan(ks_wanted, clock("async"), clock("full"), known, seconds)
     chosen = theory.recommend(rows, raced, target) if raced or known else None
     _answer(rows, raced, chosen, as_json)
     if picture is not None:
@@ -140,24 +109,6 @@ def plan(
         show.note(f"drawn into {picture}", quiet or as_json)
     if chosen is None:
         show.note("With --pilot, or --constants of your problem, one k is recommended.", quiet or as_json)
-
-
-def whole_numbers(text: str) -> list[int]:
-    """1,10,100 as numbers."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UserError(f"k = {text!r}: give whole numbers separated by commas, 1,10,100, say.") from None
-
-
-def _rates(text: str | None) -> list[float | None]:
-    """0.01,0.1 as numbers; None is what suits the data set."""
-    if text is None:
-        return [None]
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise UserError(f"lr = {text!r}: give a number, or several separated by commas, 0.01,0.1, say.") from None
 
 
 def _constants(text: str | None) -> Any:
@@ -176,38 +127,30 @@ def _constants(text: str | None) -> Any:
 
 
 def _fleet(
-    arrivals: str | None,
-    durations: str | None,
-    speeds: str | None,
-    trace: Path | None,
-    timeline: Path | None,
-    quiet: bool,
+    arrivals: dict[str, Any] | None, durations: str | None, speeds: str | None, timeline: Path | None, quiet: bool
 ) -> tuple[dict[str, Any], int]:
     """The settings under [arrivals], and how many clients the source speaks of."""
-    named = {"--durations": durations, "--trace": trace, "--timeline": timeline}
-    sources = [name for name, value in named.items() if value is not None]
-    if len(sources) > 1:
-        raise UserError(f"{' and '.join(sources)} both say how long work takes: give one of them.")
-    for name, value in {"--durations": durations, "--speeds": speeds, "--timeline": timeline}.items():
-        if arrivals is not None and value is not None:
-            raise UserError(f"--arrivals and {name} both describe the fleet: write the one into the other.")
-    if arrivals is not None or trace is not None:
-        from kasync import timelines
-        from kasync.experiments.arrivals import from_text
+    from kasync import timelines
+    from kasync.experiments.build import CLOCKS
 
-        table = from_text(arrivals, trace) or {}
-        if table["kind"] not in CLOCKS:
-            raise UserError(f"arrivals = {table['kind']!r}: a plan needs a clock, so use {', '.join(CLOCKS)}.")
-        table |= {"speeds": choice(speeds)} if speeds else {}
-        if "folder" in table:
-            return table, timelines.traces.read(table["folder"]).clients
-        return table, timelines.durations.trace(trace).clients if trace is not None else CLIENTS
+    table = dict(arrivals or {})
+    durations_given = table.get("durations")
+    traced: dict[str, Any] = durations_given if isinstance(durations_given, dict) else {}
+    trace = "--trace" if "folder" in table or traced.get("kind") == "trace" else None
+    named = {"--durations": durations, trace or "--arrivals": arrivals, "--timeline": timeline, "--speeds": speeds}
+    sources = [name for name, value in named.items() if value is not None]
+    if len(sources) > 1 and sources not in (["--durations", "--speeds"], ["--trace", "--speeds"]):
+        raise UserError(f"{' and '.join(sources)} all describe the fleet: give one of them.")
     drawn = {"speeds": choice(speeds)} if speeds else {}
     if timeline is not None:
-        if speeds:
-            raise UserError("--timeline and --speeds both say how fast clients are: give one of them.")
         return _fitted(timeline, quiet)
-    return {"kind": "clock", "durations": choice(durations or "log_normal"), **drawn}, CLIENTS
+    if arrivals is None:
+        return {"kind": "clock", "durations": choice(durations or "log_normal"), **drawn}, CLIENTS
+    if table["kind"] not in CLOCKS:
+        raise UserError(f"arrivals = {table['kind']!r}: a plan needs a clock, so use {', '.join(CLOCKS)}.")
+    if "folder" in table:
+        return table | drawn, timelines.traces.read(table["folder"]).clients
+    return table | drawn, timelines.durations.trace(traced["source"]).clients if trace else CLIENTS
 
 
 def _fitted(path: Path, quiet: bool) -> tuple[dict[str, Any], int]:
@@ -240,23 +183,25 @@ def _answer(rows: Sequence[Any], raced: Sequence[Any], chosen: Any, as_json: boo
         print(f"recommended\t{chosen.reason}")
 
 
+COLUMNS = {  # of the table -> of a row of the plan
+    "seconds_per_step": "seconds_per_step",
+    "gradients_per_second": "gradients_per_second",
+    "staleness": "mean_staleness",
+    "max_staleness": "max_staleness",
+    "waiting": "idle_share",
+    "waiting_synchronous": "sync_idle_share",
+    "idle_saved": "idle_saved",
+    "synchronous_seconds_per_step": "sync_seconds_per_step",
+    "fairness": "fairness",
+    "fewest_deliveries": "fewest_deliveries",
+    "median_deliveries": "median_deliveries",
+    "most_deliveries": "most_deliveries",
+}
+
+
 def _row(row: Any, pilot: Any, chosen: Any) -> dict[str, Any]:
-    told = {
-        "k": row.k,
-        "seconds_per_step": row.seconds_per_step,
-        "gradients_per_second": row.gradients_per_second,
-        "staleness": row.mean_staleness,
-        **{f"staleness_{share:.0%}": value for share, value in row.staleness_quantiles.items()},
-        "max_staleness": row.max_staleness,
-        "waiting": row.idle_share,
-        "waiting_synchronous": row.sync_idle_share,
-        "idle_saved": row.idle_saved,
-        "synchronous_seconds_per_step": row.sync_seconds_per_step,
-        "fairness": row.fairness,
-        "fewest_deliveries": row.fewest_deliveries,
-        "median_deliveries": row.median_deliveries,
-        "most_deliveries": row.most_deliveries,
-    }
+    told = {"k": row.k, **{name: getattr(row, attribute) for name, attribute in COLUMNS.items()}}
+    told |= {f"staleness_{share:.0%}": value for share, value in row.staleness_quantiles.items()}
     if row.terms:
         told |= {f"bound_{name}": value for name, value in row.terms.items()}
         told |= {"bound": row.bound, "mostly": max(row.terms, key=lambda name: row.terms[name])}

@@ -74,7 +74,7 @@ def _word(name: str) -> int:
 
 def value(thing: Any) -> None:
     """One JSON value; numbers that are not finite become null."""
-    from kasync.experiments.files import plain
+    from kasync.files import plain
 
     print(json.dumps(plain(thing), indent=1, ensure_ascii=False))
 

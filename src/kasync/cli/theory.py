@@ -81,7 +81,7 @@ def theory(
 
 
 def _of_run(file: Path, looks: int, picture: Path | None, as_json: bool, quiet: bool) -> None:
-    from kasync.experiments.bounds import chapters
+    from kasync.experiments.build import chapters
     from kasync.experiments.settings import RunSettings
     from kasync.theory.pictures import check_place
 

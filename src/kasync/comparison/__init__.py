@@ -16,7 +16,7 @@ from kasync.comparison.contenders import Contender, contenders
 from kasync.comparison.result import Comparison
 from kasync.comparison.tuning import Tune, tuned
 from kasync.errors import UserError, unknown
-from kasync.experiments.display import Silent, fitting
+from kasync.experiments.display import fitting
 from kasync.experiments.experiment import cell_record
 from kasync.experiments.store import Run, Store
 from kasync.report import loggers
@@ -94,7 +94,7 @@ def compare(
     task = running.Task(model, data, timeline, work, every, evaluate_every)
     judged = metric or ("accuracy" if task.data_of(numbers[0]).classes else "test_loss")
     place = Path(folder)
-    display = fitting() if progress else Silent()
+    display = fitting(quiet=not progress)
     found = Comparison([each.label for each in chosen], numbers, {}, judged, lower_is_better, baseline)
     found.varies = _varies(task)
     rows: list[dict[str, Any]] = []

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kasync import notebook, statistics
+from kasync import files, notebook, statistics
 from kasync import verdict as verdicts
 from kasync.errors import UserError, unknown
-from kasync.experiments import files
 from kasync.experiments.experiment import Contender, Experiment, Task
 from kasync.experiments.store import Run
 from kasync.report import results as reading

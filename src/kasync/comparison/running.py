@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,21 +12,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from kasync import components, fingerprint, lock, models, simulator
+from kasync import components, files, fingerprint, models, simulator
 from kasync.comparison.contenders import Contender, Offered
 from kasync.data import FederatedData
 from kasync.errors import UserError
-from kasync.experiments import files, runner, toml
+from kasync.experiments import grid, runner
 from kasync.experiments.build import Ready, own_model
 from kasync.experiments.display import Display
+from kasync.experiments.settings import EVALUATIONS, SERVER_SAMPLES
 from kasync.experiments.store import Run, Store
 from kasync.rules import Facts
 from kasync.timelines import Timeline
 from kasync.work import Gradient, Work
 
-SERVER_SAMPLES = 100  # that a server which needs a gradient of its own holds
 ELSEWHERE = ("device", "hold", "engine", "workers", "resources_per_worker", "address")  # no part of a run's key
-EVALUATIONS = 50  # in a run where nobody says how often
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,11 +145,39 @@ class Planned:
         shape = (one.timeline.kind, one.timeline.population, one.timeline.k, one.timeline.steps)
         return fingerprint.of(one.data.name, one.data.clients, type(one.model).__name__, repr(one.work), shape)[:6]
 
-    def simulation(self, checkpoint: Path | None) -> simulator.Simulation:
+    @property
+    def steps(self) -> int:
+        return self.ready.timeline.steps
+
+    @property
+    def device(self) -> str:
+        return str(self.options["device"])
+
+    @property
+    def precision(self) -> str:
+        return str(self.options["precision"])
+
+    @property
+    def alike(self) -> str:
+        """What cannot be stacked all the same is told when it is tried."""
+        return self.label
+
+    def simulation(self, **checkpoint: Any) -> simulator.Simulation:
         one = self.ready
-        return simulator.simulate(
-            one.model, one.data, one.rule, one.timeline, one.work, seed=self.seed, checkpoint=checkpoint, **self.options
-        )
+        given = {"seed": self.seed, **self.options, **checkpoint}
+        return simulator.simulate(one.model, one.data, one.rule, one.timeline, one.work, **given)
+
+    def begun(self, folder: Path) -> dict[str, Any]:
+        return {}  # its key says all that decides its numbers
+
+    def open(
+        self, folder: Path, begun: Mapping[str, Any], checkpoint_every: float | None, spread: Mapping[str, Any]
+    ) -> runner.Opened:
+        place = {"checkpoint": folder / runner.CHECKPOINT, "checkpoint_every": checkpoint_every}
+        found = self.simulation(**(place if checkpoint_every is not None else {}))
+        about = runner.made_with(self.device, self.ready.data.source, found.memory.hold)
+        files.write(folder / "run.toml", files.toml_text(self.settings() | {"made": about}))
+        return runner.Opened(folder, self.ready, found)
 
     def settings(self) -> dict[str, Any]:
         """As run.toml has them."""
@@ -193,94 +218,20 @@ def planned(task: Task, contender: Contender, seed: int) -> Planned:
 
 def make(wanted: Sequence[Planned], folder: Path, display: Display, jobs: int = 1) -> dict[str, str]:
     """Make every run that is not finished; why those that failed did, by key. Whatever one raises, the rest goes on."""
-    files.make_folder(folder / "runs")
-    distinct = {one.key: one for one in wanted}
-    unfinished = [one for one in distinct.values() if not runner.finished(folder / "runs" / one.key)]
-    failed: dict[str, str] = {}
-    display.begin(len(distinct), len(distinct) - len(unfinished))
-    try:
-        for stack in _stacks(unfinished, jobs):
-            _attempt(stack, folder, display, failed)
-    finally:
-        display.end()
-    return failed
+    runs = {one.key: one for one in wanted}
+    made = grid.make_runs(runs, folder, display, lambda missing, shown: grid.make_local(missing, folder, shown, jobs))
+    return dict(made.failed)
 
 
 def check(wanted: Iterable[Planned]) -> None:
     """Refuse before any work what cannot work."""
     for one in wanted:
-        one.simulation(None)
+        one.simulation()
 
 
 def result(folder: Path, key: str) -> Run:
     """What there is of a run."""
     return Store(folder).run(key)
-
-
-def _stacks(unfinished: Sequence[Planned], jobs: int) -> Iterator[list[Planned]]:
-    """The runs one by one, or so many at once; what cannot be stacked is told when it is tried."""
-    if jobs == 1:
-        yield from ([one] for one in unfinished)
-        return
-    for label in dict.fromkeys(one.label for one in unfinished):
-        alike = [one for one in unfinished if one.label == label]
-        for start in range(0, len(alike), jobs):
-            yield alike[start : start + jobs]
-
-
-def _attempt(stack: Sequence[Planned], folder: Path, display: Display, failed: dict[str, str]) -> None:
-    for one in stack:
-        display.start(one.key, one.ready.timeline.steps)
-    try:
-        summaries = _alone(stack[0], folder, display) if len(stack) == 1 else _together(stack, folder, display)
-    except Exception as problem:
-        if len(stack) > 1:  # they cannot share their steps, or one of them is at fault
-            for one in stack:
-                _attempt([one], folder, display, failed)
-            return
-        (one,) = stack
-        failed[one.key] = _why(problem, folder / "runs" / one.key)
-        display.failed(one.key, failed[one.key])
-        return
-    for one, summary in zip(stack, summaries, strict=True):
-        (folder / "runs" / one.key / "error.txt").unlink(missing_ok=True)
-        display.done(one.key, summary)
-
-
-def _alone(one: Planned, folder: Path, display: Display) -> list[dict[str, Any]]:
-    """One run in its folder, continued where it was interrupted."""
-    place = files.make_folder(folder / "runs" / one.key)
-    with lock.held(place):
-        opened = _opened(one, place, place / runner.CHECKPOINT if runner.can_checkpoint() else None)
-        seconds = runner.follow(opened, runner.Watch(tell=lambda record: display.step(one.key, record)))
-        return [runner.closed(opened, seconds, keep_model=False)]
-
-
-def _together(stack: Sequence[Planned], folder: Path, display: Display) -> list[dict[str, Any]]:
-    """Runs that share their steps."""
-    with ExitStack() as locks:
-        opened = []
-        for one in stack:
-            place = files.make_folder(folder / "runs" / one.key)
-            locks.enter_context(lock.held(place))
-            opened.append(_opened(one, place, None))
-        watch = {each.folder: each.folder.name for each in opened}
-        return runner.closed_together(opened, lambda place, record: display.step(watch[place], record))
-
-
-def _opened(one: Planned, place: Path, checkpoint: Path | None) -> runner.Opened:
-    simulation = one.simulation(checkpoint)
-    about = runner.made_with(one.options["device"], one.ready.data.source, simulation.memory.hold)
-    files.write(place / "run.toml", toml.dumps(one.settings() | {"made": about}))
-    return runner.Opened(place, one.ready, simulation)
-
-
-def _why(problem: Exception, place: Path) -> str:
-    """A sentence; the traceback stays beside the run."""
-    first = str(problem).strip().partition("\n")[0]
-    if place.is_dir():
-        files.write(place / "error.txt", "".join(traceback.format_exception(problem)))
-    return first if isinstance(problem, UserError) else f"{type(problem).__name__}: {first}"
 
 
 def _products(device: str) -> str:

@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from kasync import files
 from kasync.errors import UserError
-from kasync.experiments import files, metrics
+from kasync.experiments import metrics
 from kasync.experiments.experiment import Contender, Experiment, Task, cell_record, load, names
 from kasync.experiments.runner import run as make
 from kasync.experiments.settings import RunSettings
-from kasync.experiments.store import ABOUT, TABLES, Run, Store, flat, run_in, write_table
+from kasync.experiments.store import ABOUT, TABLES, Run, Store, run_in, write_table
+from kasync.files import flat
 
 OLD = "experiments"  # the folder of lists that version 0.1 wrote
 

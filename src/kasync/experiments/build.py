@@ -6,24 +6,25 @@ import functools
 import json
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from kasync import components, data, discounts, models, optimizers, parts, rules, schedules
+from kasync import components, data, discounts, faults, models, optimizers, parts, rules, schedules, theory
 from kasync.core import Part, Rule
 from kasync.data import Dataset, FederatedData
 from kasync.errors import UserError, unknown
-from kasync.experiments.arrivals import timeline_of
-from kasync.experiments.faulty import apart
-from kasync.experiments.resolve import OURS, rule_name
-from kasync.experiments.settings import RunSettings
+from kasync.experiments.settings import NO_RULE, OURS, Choice, RunSettings, rule_name
 from kasync.faults import Fault
+from kasync.faults.draws import chances
+from kasync.faults.kinds import ArrivalFault, listed
 from kasync.parts.trust import ServerGradient
-from kasync.simulator import server_gradient
+from kasync.simulator import Simulation, server_gradient, simulate
 from kasync.timelines import Timeline
+from kasync.timelines import settings as described
 from kasync.work import Gradient, Local, LocalSGD, Work
 
 WORKS: dict[str, type] = {"gradient": Gradient, "local_sgd": LocalSGD, "local": Local}
@@ -35,6 +36,10 @@ DISCOUNTS: dict[str, type] = {
     "inverse": discounts.Inverse,
 }
 DECIDE_DATA = ("dataset", "root", "data", "partition", "clients", "seed", "scale", "validation", "own")
+DECIDE_ARRIVALS = ("arrivals", "clients", "k", "seed")
+CLOCKS = ("clock", "phones", "traces")  # kinds of arrivals with a time for each piece of work
+KEPT = 200_000  # deliveries of a timeline that is worth its memory
+LONGER = 6  # times that a timeline is made twice as long before too few clients are left
 _loading = threading.Lock()  # runs side by side must not decode the same files at once
 
 
@@ -62,9 +67,75 @@ def ready(settings: RunSettings) -> Ready:
         samples = held.server_sample(given["server_samples"], given.get("server_classes"), settings.seed)
         batch = given.get("server_batch")
         own = server_gradient(model, held, samples, loss, settings.device, batch=batch, seed=settings.seed)
-    timeline, faults = timeline_of(settings), apart(settings)[1]
+    timeline = timeline_of(settings)
+    elsewhere = tuple(fault for fault in faults_of(settings) if not isinstance(fault, ArrivalFault))
     rule, work = rule_of(settings, own), work_of(settings)
-    return Ready(model, held, rule, timeline, work, faults, loss, metrics_of(settings))
+    return Ready(model, held, rule, timeline, work, elsewhere, loss, metrics_of(settings))
+
+
+def simulation(settings: RunSettings, parts: Ready, **changes: Any) -> Simulation:
+    """The run of these parts, not begun; `changes` as kasync.simulate takes them."""
+    options: dict[str, Any] = {
+        "seed": settings.seed,
+        "device": settings.device,
+        "hold": settings.hold,
+        "staleness": settings.staleness,
+        "evaluate_every": settings.evaluate_every,
+        "loss": parts.loss,
+        "metrics": parts.metrics,
+        "faults": parts.faults,
+    }
+    timeline = changes.pop("timeline", parts.timeline)
+    return simulate(parts.model, parts.data, parts.rule, timeline, parts.work, **{**options, **changes})
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A run whose length is not decided yet, as `kasync.theory.race` leads it on."""
+
+    settings: RunSettings  # resolved; its steps do not matter
+
+    def __post_init__(self) -> None:
+        if self.settings.arrivals.kind not in CLOCKS:
+            raise UserError(
+                f"arrivals = {self.settings.arrivals.kind!r}: pilots for another k need a clock, so use 'clock'."
+            )
+
+    @property
+    def clients(self) -> int:
+        return self.settings.clients
+
+    @property
+    def k(self) -> int:
+        return self.settings.k
+
+    def timeline(self, steps: int) -> Timeline:
+        return timeline_of(replace(self.settings, steps=steps))
+
+    def simulate(self, timeline: Timeline, evaluate_every: int) -> Simulation:
+        parts = ready(replace(self.settings, steps=1))  # the timeline of one step makes room for the real one
+        return simulation(self.settings, parts, timeline=timeline, evaluate_every=evaluate_every)
+
+
+def chapters(settings: RunSettings, looks: int = 60) -> tuple[theory.Chapter, ...]:
+    """Repeat the run, measuring at about `looks` steps, and hold each of its stages against its theorem."""
+    options = {name: getattr(settings, name) for name in ("seed", "hold", "staleness")}
+    return theory.chapters(**_for_theorems(settings), looks=looks, **options)
+
+
+def constants_at_start(settings: RunSettings) -> theory.StageOne:
+    """Theorem 1's constants of a task where its training begins."""
+    return theory.constants_at_start(**_for_theorems(replace(settings, steps=1, faults=())))
+
+
+def _for_theorems(settings: RunSettings) -> dict[str, Any]:
+    if settings.rule.kind == NO_RULE:
+        raise UserError(
+            "this run trained nothing, so there is nothing to compare a theorem with: give one with a rule."
+        )
+    parts = ready(replace(settings, device="cpu").resolved())
+    found = {name: getattr(parts, name) for name in ("model", "data", "rule", "timeline", "work", "loss")}
+    return found | ({"faults": listed(faults_of(settings))} if settings.faults else {})
 
 
 def model_of(settings: RunSettings, held: FederatedData) -> nn.Module:
@@ -197,3 +268,76 @@ def _part(name: str) -> type[Part]:
     if name not in parts.__all__:
         raise unknown("part in without", name, parts.__all__)
     return getattr(parts, name)
+
+
+# ---- who comes when, and what goes wrong
+
+
+def timeline_of(settings: RunSettings) -> Timeline:
+    """The timeline of a run with its faults: made longer until enough steps are left."""
+    described.check(settings.arrivals.kind, settings.arrivals.settings)
+    striking = [fault for fault in faults_of(settings) if isinstance(fault, ArrivalFault)]
+    if not striking:
+        return _timeline(settings, settings.steps)
+    length, left = settings.steps, 0
+    for _ in range(LONGER):
+        plain = _timeline(settings, length)
+        try:
+            found = faults.inject(plain, striking, settings.seed)
+        except UserError:  # not even one step is left
+            left = 0
+        else:
+            left = found.steps
+            if left >= settings.steps:
+                return found.head(settings.steps)
+        if plain.steps < length:  # a file ends where it ends
+            break
+        length *= 2
+    raise UserError(
+        f"steps = {settings.steps}, but these faults leave {left} of {plain.steps} steps: lower steps, k or the faults."
+    )
+
+
+def _timeline(settings: RunSettings, steps: int) -> Timeline:
+    """So many steps without faults; all rules of a comparison share it, and playing a clock takes its time."""
+    decisive = json.dumps([settings.table()[name] for name in DECIDE_ARRIVALS], sort_keys=True)
+    again = settings.arrivals.kind in ("file", "uniform") or steps * settings.k > KEPT
+    return (_played.__wrapped__ if again else _played)(decisive, steps)
+
+
+@functools.lru_cache(maxsize=64)
+def _played(decisive: str, steps: int) -> Timeline:
+    arrivals, clients, k, seed = json.loads(decisive)
+    kind = arrivals.pop("kind")
+    if components.is_own(arrivals.get("select")):
+        arrivals["select"] = components.load(arrivals["select"], "select")
+    return described.timeline(kind, arrivals, clients, k, steps, seed)
+
+
+def arrivals_from(text: str | None, trace: str | Path | None = None) -> dict[str, Any] | None:
+    """[arrivals] from `clock:durations=pareto,shape=2` and a trace: a csv of client,seconds, or a folder of traces."""
+    if trace is None:
+        return described.parsed(text) if text else None
+    table = described.parsed(text) if text else {"kind": "clock"}
+    if table["kind"] != "clock" or "durations" in table:
+        raise UserError(f"{trace} and {text!r} both say how long work takes: name no durations beside a trace.")
+    if Path(trace).is_dir():
+        return {**table, "kind": "traces", "folder": str(trace)}
+    return {**table, "durations": {"kind": "trace", "source": str(trace)}}
+
+
+def faults_of(settings: RunSettings) -> tuple[Fault, ...]:
+    """The faults, as long as there are clients to have them."""
+    found = listed(faults.build(fault.kind, **fault.settings) for fault in settings.faults)
+    for fault in found:
+        chances(fault, settings.clients, settings.seed)
+    return found
+
+
+def with_defaults(choice: Choice) -> Choice:
+    """A fault with its defaults written out."""
+    fault = faults.build(choice.kind, **choice.settings)
+    shown = {name: value for name, value in vars(fault).items() if value is not None}
+    if fault.clients is not None:
+        del shown["share"]
+    return Choice(choice.kind, {n: list(v) if isinstance(v, tuple) else v for n, v in shown.items()})

@@ -1,55 +1,40 @@
-"""How far a grid is: bars on a terminal or in a notebook, plain lines in a log, or nothing."""
+"""How far runs are: bars on a terminal or in a notebook, plain lines in a log, or nothing."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
-from typing import Any, Protocol, TextIO
+from collections.abc import Mapping
+from typing import Any, TextIO
 
 from kasync import notebook
 from kasync.simulator import Record
 
 
-class Display(Protocol):
-    """What a grid tells while it is made; called from several threads."""
-
-    def begin(self, runs: int, finished: int) -> None: ...
-
-    def start(self, name: str, steps: int) -> None: ...
-
-    def step(self, name: str, record: Record) -> None: ...
-
-    def done(self, name: str, summary: dict[str, Any]) -> None: ...
-
-    def failed(self, name: str, why: str) -> None: ...
-
-    def end(self) -> None: ...
-
-
-class Silent:
-    """Says nothing."""
+class Display:
+    """What runs tell while they are made, perhaps from several threads; this one says nothing."""
 
     def begin(self, runs: int, finished: int) -> None:
-        """Nothing."""
+        """So many runs there are, and so many of them were finished before."""
 
     def start(self, name: str, steps: int) -> None:
-        """Nothing."""
+        """A run begins, or begins again."""
 
     def step(self, name: str, record: Record) -> None:
-        """Nothing."""
+        """A step of a run."""
 
     def done(self, name: str, summary: dict[str, Any]) -> None:
-        """Nothing."""
+        """A run is finished."""
 
     def failed(self, name: str, why: str) -> None:
-        """Nothing."""
+        """A run broke."""
 
     def end(self) -> None:
-        """Nothing."""
+        """Nothing more will come."""
 
 
-class Lines(Silent):
+class Lines(Display):
     """One line for each run that ends."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -63,83 +48,81 @@ class Lines(Silent):
         print(f"{runs} runs, {finished} of them finished already", file=self.stream, flush=True)
 
     def done(self, name: str, summary: dict[str, Any]) -> None:
-        with self.guard:
-            self.count += 1
-            accuracy = summary.get("final_accuracy")
-            told = "" if accuracy is None else f"  accuracy {accuracy:.4f}"
-            passed = time.monotonic() - self.began
-            line = f"[{self.count}/{self.total}] {name}{told}  {summary['seconds']:.1f} s ({passed:.0f} s in all)"
-            print(line, file=self.stream, flush=True)
+        passed = time.monotonic() - self.began
+        self._say(f"{name}{_accuracy(summary, '  ')}  {summary['seconds']:.1f} s ({passed:.0f} s in all)")
 
     def failed(self, name: str, why: str) -> None:
+        self._say(f"{name}  failed: {why}")
+
+    def _say(self, words: str) -> None:
         with self.guard:
             self.count += 1
-            print(f"[{self.count}/{self.total}] {name}  failed: {why}", file=self.stream, flush=True)
+            print(f"[{self.count}/{self.total}] {words}", file=self.stream, flush=True)
 
 
-class Bars(Silent):
-    """A bar over the grid and one for each run that is going on; needs rich."""
+class Bars(Display):
+    """A bar over all runs and one for each that is going on; needs rich.
 
-    def __init__(self) -> None:
+    Runs that have a label (name of a run -> words) are in sight from the beginning, and stay when they are finished.
+    """
+
+    def __init__(self, labels: Mapping[str, str] | None = None) -> None:
+        from rich import progress
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
 
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[told]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+        self.progress = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(bar_width=16),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[told]}"),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
             console=Console(stderr=True),
             transient=True,
         )
-        self.tasks: dict[str, Any] = {}
-        self.accuracy: dict[str, str] = {}
+        self.labels = dict(labels or {})
+        self.tasks = {name: self.progress.add_task(words, start=False, told="") for name, words in self.labels.items()}
         self.shown: dict[str, float] = {}
+        self.told: dict[str, str] = {}
 
     def begin(self, runs: int, finished: int) -> None:
         self.all = self.progress.add_task("runs", total=runs, completed=finished, told="")
         self.progress.start()
 
     def start(self, name: str, steps: int) -> None:
-        if name in self.tasks:  # its stack failed, now it is made by itself
-            self.progress.remove_task(self.tasks[name])
-        self.tasks[name] = self.progress.add_task(name, total=steps, told="")
-        self.accuracy[name], self.shown[name] = "", 0.0
+        if name not in self.tasks:
+            self.tasks[name] = self.progress.add_task(name, told="")
+        self.progress.reset(self.tasks[name], total=steps, told="")  # its stack may have failed before
+        self.told[name], self.shown[name] = "", 0.0
 
     def step(self, name: str, record: Record) -> None:
         if record.accuracy is not None:
-            self.accuracy[name] = f"accuracy {record.accuracy:.4f}"
+            self.told[name] = f"accuracy {record.accuracy:.4f}, staleness {record.staleness.mean():.0f}"
         now = time.monotonic()
         if now - self.shown[name] > 0.1:
             self.shown[name] = now
-            self.progress.update(self.tasks[name], completed=record.step, told=self.accuracy[name])
+            self.progress.update(self.tasks[name], completed=record.step, told=self.told[name])
 
     def done(self, name: str, summary: dict[str, Any]) -> None:
-        self._gone(name)
+        self._ended(name, _accuracy(summary) or "done")
 
     def failed(self, name: str, why: str) -> None:
-        self._gone(name)
+        self._ended(name, "failed")
         self.progress.console.print(f"{name} failed: {why}", markup=False)
 
     def end(self) -> None:
         self.progress.stop()
 
-    def _gone(self, name: str) -> None:
-        if name in self.tasks:
+    def _ended(self, name: str, words: str) -> None:
+        if name in self.labels:
+            task = self.progress.tasks[self.progress.task_ids.index(self.tasks[name])]
+            self.progress.update(self.tasks[name], completed=task.total, told=words)
+        elif name in self.tasks:
             self.progress.remove_task(self.tasks.pop(name))
         self.progress.advance(self.all)
 
 
-class Cell(Silent):
+class Cell(Display):
     """One line and one bar below a cell of a notebook, renewed in place."""
 
     def __init__(self) -> None:
@@ -199,15 +182,20 @@ class Cell(Silent):
             self.handle.update(page)
 
 
-def fitting(quiet: bool = False) -> Display:
+def _accuracy(summary: Mapping[str, Any], before: str = "") -> str:
+    accuracy = summary.get("final_accuracy")
+    return "" if accuracy is None else f"{before}accuracy {accuracy:.4f}"
+
+
+def fitting(quiet: bool = False, labels: Mapping[str, str] | None = None) -> Display:
     """Bars in a notebook or on a terminal, lines on a terminal without rich, nothing where nobody looks."""
     if quiet:
-        return Silent()
+        return Display()
     if notebook.running():
         return Cell()
     if not sys.stderr.isatty():
-        return Silent()
+        return Display()
     try:
-        return Bars()
+        return Bars(labels)
     except ImportError:
         return Lines()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import cache
@@ -12,25 +12,19 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from kasync import components
+from kasync import components, files
 from kasync.errors import UserError, unknown
-from kasync.experiments import toml
-from kasync.experiments.resolve import facts_of, title_of
-from kasync.experiments.settings import ELSEWHERE, SECTIONS, RunSettings
-from kasync.experiments.tuned import Tuned
+from kasync.experiments.settings import ELSEWHERE, SECTIONS, RunSettings, facts_of, title_of
 
 HERE = Path(__file__).parent
-PAPERS, PROBLEMS = HERE / "papers", HERE / "problems"
+PAPERS, PROBLEMS, DEMO = HERE / "papers", HERE / "problems", HERE / "demo.toml"
 SCALES = ("quick", "full")
 SEEDS = {"quick": 2, "full": 3}  # where a file does not say
 KINDS = ("training", "timelines")
 METRICS = ("accuracy", "perplexity")  # by which rules are judged and targets are meant
 COSTS = {"step": "steps", "time": "virtual time", "updates": "client uploads"}  # what a target is counted in
-SHORT = (
-    "uploads",
-    "over_selection",
-    "evaluate",
-)  # in [run] of an experiment beside the settings of a run; see `_sized`
+SHORT = {"uploads", "over_selection", "evaluate"}  # in [run] of an experiment beside a run's settings: see `_sized`
+TUNED = "kasync tuned settings"
 
 
 @dataclass(frozen=True)
@@ -227,44 +221,28 @@ class Experiment:
 
     def record(self) -> dict[str, Any]:
         """As experiments.json has it; the cells are a table of their own."""
-        names = (
-            "name",
-            "scale",
-            "title",
-            "shows",
-            "command",
-            "figures",
-            "kind",
-            "targets",
-            "costs",
-            "metric",
-            "baseline",
-            "x_title",
-            "against",
-            "tuned",
-        )
+        table = {name: value for name, value in vars(self).items() if name not in ("tasks", "rules", "seeds")}
         rules = [
             {"label": each.label, "rule": each.rule, "name": each.name or title_of(each.rule)}
             | ({"of": each.of, "factor": each.factor} if each.of else {})
             for each in self.rules
         ]
-        return {name: getattr(self, name) for name in names} | {
-            "tasks": [task.record() for task in self.tasks],
-            "rules": rules,
-        }
+        return table | {"tasks": [task.record() for task in self.tasks], "rules": rules}
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Experiment:
         """The opposite of `record`; what later versions may write more is not read."""
-        known = {name: value for name, value in table.items() if name in {each.name for each in fields(cls)}}
         tasks = [Task(**(_known(row, Task) | {"problem": None})) for row in table["tasks"]]
         rules = [Contender(**_known(row, Contender)) for row in table["rules"]]
-        return cls(**(known | {"tasks": tasks, "rules": rules}))
+        return cls(**(_known(table, cls) | {"tasks": tasks, "rules": rules}))
+
+
+def _names(kind: Any) -> set[str]:
+    return {each.name for each in fields(kind)}
 
 
 def _known(row: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    names = {each.name for each in fields(kind)}
-    return {name: value for name, value in row.items() if name in names}
+    return {name: value for name, value in row.items() if name in _names(kind)}
 
 
 def _sized(table: dict[str, Any]) -> None:
@@ -306,6 +284,62 @@ def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
+# ---- what tuning chose
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """For one rule on one task: the settings, their accuracy on held-out samples, and if the grid's end was best."""
+
+    task: str
+    problem: str
+    rule: str
+    settings: Mapping[str, Any]
+    accuracy: float
+    at_edge: bool = False
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """Everything that was chosen."""
+
+    source: str
+    chosen: Sequence[Chosen]
+
+    def applied(self, values: Mapping[str, Any], task: str, problem: str, rule: str) -> dict[str, Any]:
+        """The rule's settings with the chosen ones: for this task if it was tuned, else for its problem."""
+        for match in (lambda row: row.task == task, lambda row: row.problem == problem):
+            for row in self.chosen:
+                if row.rule == rule and match(row):
+                    kept = {name: value for name, value in values.items() if name != "lr_per_arrival"}
+                    return {**kept, **row.settings}
+        raise UserError(f"{self.source} has nothing for the rule {rule!r} on {problem!r}: tune it first.")
+
+    @classmethod
+    def read(cls, path: Path) -> Tuned:
+        table = files.read_toml(path)
+        if table.get("format") != TUNED:
+            raise UserError(f"{path} is not a file that kasync tune wrote: give one.")
+        for row in table.get("chosen", []):
+            _only(row, _names(Chosen) | {"diverged"}, path.name)
+        return cls(str(path), [Chosen(**_known(row, Chosen)) for row in table.get("chosen", [])])
+
+    @staticmethod
+    def write(
+        path: Path, about: Mapping[str, Any], chosen: Sequence[Chosen], tried: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """The choices, then all that was tried; what the file says of other tasks and rules, searched alike, stays."""
+        head = {"format": TUNED, **about}
+        choices: list[Mapping[str, Any]] = [{**vars(row), "settings": dict(row.settings)} for row in chosen]
+        lists = {"chosen": choices, "tried": list(tried)}
+        before = files.read_toml(path) if path.exists() else {}
+        if all(before.get(name) == value for name, value in head.items()):
+            now = {(row.task, row.rule) for row in chosen}
+            for name, rows in lists.items():
+                lists[name] = [row for row in before.get(name, []) if (row["task"], row["rule"]) not in now] + rows
+        files.write(path, files.toml_text(head | lists))
+
+
 # ---- files
 
 
@@ -323,32 +357,17 @@ def load(name: str, scale: str = "quick") -> Experiment:
     return read(PAPERS / f"{name}.toml", scale)
 
 
-KEYS = (
-    "title",
-    "shows",
-    "command",
-    "rules",
-    "rates",
-    "seeds",
-    "figures",
-    "targets",
-    "costs",
-    "metric",
-    "baseline",
-    "kind",
-    "x_title",
-    "against",
-    "variants",
-    "problems",
-)
-TASK = ("name", "title", "problem", "run", "group", "x", "note", "paper", "axes", "names")
+KEYS = (_names(Experiment) | {"rates", "variants", "problems", "axes", *SCALES}) - {"name", "tasks", "scale", "tuned"}
+TASK = (_names(Task) | {"title"}) - {"short", "stands_for"}
 VALUE = ("title", "x", "run")  # what a value on an axis may say
 
 
 def read(path: Path, scale: str = "quick") -> Experiment:
     """An experiment from its file; a misspelt key is an error that names the nearest one."""
-    table, where = _included(path), path.name
-    _only(table, (*KEYS, "axes", *SCALES), where)
+    table, where = files.read_toml(path), path.name
+    if "include" in table:  # its tables come on top of those of the file that it includes
+        table = {**files.read_toml(path.parent / str(table.pop("include"))), **table}
+    _only(table, KEYS, where)
     _needs(table, ("title", "shows", "command", "rules"), str(path))
     seeds = table.get("seeds", {})
     _only(seeds, SCALES, f"[seeds] of {where}")
@@ -390,14 +409,6 @@ def read(path: Path, scale: str = "quick") -> Experiment:
     )
 
 
-def _included(path: Path) -> dict[str, Any]:
-    """The tables of a file, on top of those of the file that it includes."""
-    table = toml.read(path)
-    if "include" not in table:
-        return table
-    return {**toml.read(path.parent / str(table.pop("include"))), **table}
-
-
 def crossed(row: Mapping[str, Any], axes: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
     """The tasks that a row with axes stands for, one for every combination; a row without stands for itself.
 
@@ -435,11 +446,9 @@ def _values(
 
 def _task(row: Mapping[str, Any], problems: Mapping[str, Problem], where: str) -> Task:
     _only(row, TASK, where)
-    for key in ("name", "problem"):
-        if key not in row:
-            raise UserError(f"a task in {where} has no {key}: add it.")
+    _needs(row, ("name", "problem"), f"a task in {where}")
     run = row.get("run", {})
-    _only(run, [*(each.name for each in fields(RunSettings)), *SHORT], f"run of {row['name']!r} in {where}")
+    _only(run, _names(RunSettings) | SHORT, f"run of {row['name']!r} in {where}")
     own = {name: value for name, value in row.items() if name != "title"}
     return Task(
         **{
@@ -451,8 +460,7 @@ def _task(row: Mapping[str, Any], problems: Mapping[str, Problem], where: str) -
 
 
 def _variant(label: str, row: Mapping[str, Any], where: str) -> Contender:
-    if "rule" not in row:
-        raise UserError(f"[variants.{label}] of {where} has no rule: add one.")
+    _needs(row, ("rule",), f"[variants.{label}] of {where}")
     own = {name: value for name, value in row.items() if name not in ("rule", "title", "run")}
     return Contender(label, row["rule"], row.get("title", label), own, row.get("run", {}))
 
@@ -483,16 +491,16 @@ def problem(name: str) -> Problem:
 
 def read_problem(path: Path) -> Problem:
     """A problem from its file."""
-    return _problem(path.stem, toml.read(path), str(path))
+    return _problem(path.stem, files.read_toml(path), str(path))
 
 
 def _problem(name: str, table: Mapping[str, Any], where: str) -> Problem:
-    _only(table, [each.name for each in fields(Problem) if each.name != "name"], where)
+    _only(table, _names(Problem) - {"name"}, where)
     _needs(table, ("title", "run", "rules"), where)
     return Problem(name, **table)
 
 
-def _only(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+def _only(table: Mapping[str, Any], known: Collection[str], where: str) -> None:
     for key in table:
         if key not in known:
             raise unknown(f"key in {where}", key, known)
@@ -501,7 +509,7 @@ def _only(table: Mapping[str, Any], known: Sequence[str], where: str) -> None:
 def _needs(table: Mapping[str, Any], names: Sequence[str], where: str) -> None:
     missing = [name for name in names if name not in table]
     if missing:
-        raise UserError(f"{where} lacks {' and '.join(missing)}: add it.")
+        raise UserError(f"{where} has no {' and '.join(missing)}: add it.")
 
 
 # ---- a person who names only rules and a data set

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from kasync import files
 from kasync.errors import UserError, unknown
 from kasync.experiments import experiment as catalogue
-from kasync.experiments import files
-from kasync.experiments.display import Display, Silent
-from kasync.experiments.experiment import Cell, Experiment
-from kasync.experiments.resolve import NO_RULE, facts_of
-from kasync.experiments.runner import Stopped, Watch, run, run_together, tidy
-from kasync.experiments.settings import Choice, RunSettings
+from kasync.experiments.display import Display
+from kasync.experiments.experiment import Cell, Experiment, Tuned
+from kasync.experiments.runner import Described, Stopped, Wanted, Watch, run, run_together, tidy
 from kasync.experiments.store import Store, one_kind
-from kasync.experiments.tuned import Tuned
 
 ENGINES = ("local", "ray")
 BOTH = ("true", "published-code")
@@ -36,6 +32,11 @@ class Plan:
     @property
     def cells(self) -> list[Cell]:
         return [cell for _, cells in self.experiments for cell in cells]
+
+    @property
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """Of every run, as tables."""
+        return {cell.settings.name: cell.settings.table() for cell in self.cells}
 
     @property
     def runs(self) -> int:
@@ -118,26 +119,15 @@ def make(
         raise unknown("engine", engine, ENGINES)
     if jobs < 1:
         raise UserError(f"jobs = {jobs}: give at least 1.")
-    spread = spreading(engine, workers, address)
-    files.make_folder(out / "runs")
     runs = {cell.settings.name: cell.settings for cell in cells}
     one_kind({(settings.device_kind, settings.precision) for settings in runs.values()}, "these runs")
-    store = Store(out)
-    open_runs = {name: settings for name, settings in runs.items() if not store.finished(name)}
-    for name in runs.keys() - open_runs.keys():
-        tidy(out / "runs" / name)  # nothing to do for a packed one
-    display = display or Silent()
-    display.begin(len(runs), len(runs) - len(open_runs))
-    try:
-        if engine == "ray" and spread is None:
-            from kasync.experiments.ray_engine import make_all
+    spread = spreading(engine, workers, address)
+    if engine == "ray" and spread is None:
+        from kasync.experiments.ray_engine import make_all
 
-            failed = make_all(open_runs, out, display, jobs, address)
-        else:
-            failed = _make_local(open_runs, out, display, jobs if spread is None else 1, spread)
-    finally:
-        display.end()
-    return Outcome(len(open_runs) - len(failed), len(runs) - len(open_runs), tuple(failed))
+        return make_runs(runs, out, display, lambda missing, shown: make_all(missing, out, shown, jobs, address))
+    wanted = {name: Described(settings) for name, settings in runs.items()}
+    return make_runs(wanted, out, display, lambda missing, shown: make_local(missing, out, shown, jobs, spread))
 
 
 def spreading(engine: str, workers: int | None, address: str | None) -> dict[str, Any] | None:
@@ -149,27 +139,47 @@ def spreading(engine: str, workers: int | None, address: str | None) -> dict[str
     return None if workers is None else {"engine": engine, "workers": workers, "address": address}
 
 
-def _make_local(
-    runs: dict[str, RunSettings], out: Path, display: Display, jobs: int, spread: Mapping[str, Any] | None = None
+def make_runs(
+    runs: Mapping[str, Any],
+    out: Path,
+    display: Display | None,
+    made: Callable[[dict[str, Any], Display], Sequence[tuple[str, str]]],
+) -> Outcome:
+    """Have `made` make the runs that are not finished; it tells which failed and why."""
+    files.make_folder(out / "runs")
+    store, display = Store(out), display or Display()
+    missing = {name: one for name, one in runs.items() if not store.finished(name)}
+    for name in runs.keys() - missing.keys():
+        tidy(out / "runs" / name)  # nothing to do for a packed one
+    display.begin(len(runs), len(runs) - len(missing))
+    try:
+        failed = made(missing, display)
+    finally:
+        display.end()
+    return Outcome(len(missing) - len(failed), len(runs) - len(missing), tuple(failed))
+
+
+def make_local(
+    runs: Mapping[str, Wanted], out: Path, display: Display, jobs: int, spread: Mapping[str, Any] | None = None
 ) -> list[tuple[str, str]]:
     """On the CPU one after the other, since a run uses all cores; on a GPU `jobs` at once, stacked where alike."""
-    on_gpu = any(settings.device.startswith("cuda") for settings in runs.values())
-    rounded = any(settings.precision != "float32" for settings in runs.values())  # PyTorch's switch is the process's
-    lanes = min(LANES, jobs) if on_gpu and not rounded else 1
-    most = jobs // lanes if on_gpu else 1
+    on_gpu = any(one.device.startswith("cuda") for one in runs.values())
+    rounded = any(one.precision == "tf32" for one in runs.values())  # PyTorch's switch is the process's
+    lanes = min(LANES, jobs) if on_gpu and not rounded and spread is None else 1
+    most = jobs // lanes if on_gpu and spread is None else 1
     queue, guard, stop = stacks(runs, most), threading.Lock(), threading.Event()
     failed: list[tuple[str, str]] = []
     broken: list[BaseException] = []
 
-    def attempt(stack: dict[str, RunSettings]) -> None:
+    def attempt(stack: Mapping[str, Wanted]) -> None:
         try:
             _make_stack(stack, out, display, stop, spread)
         except Stopped:
             raise
         except Exception as problem:
             if len(stack) > 1:  # one of them is at fault, and the others need not fail with it
-                for name, settings in stack.items():
-                    attempt({name: settings})
+                for name, one in stack.items():
+                    attempt({name: one})
                 return
             (name,) = stack
             failed.append((name, reason(problem, out / "runs" / name)))
@@ -200,22 +210,22 @@ def _make_local(
 
 
 def _make_stack(
-    stack: dict[str, RunSettings],
+    stack: Mapping[str, Wanted],
     out: Path,
     display: Display,
     stop: threading.Event,
     spread: Mapping[str, Any] | None = None,
 ) -> None:
     """Several runs as one, or one by itself."""
-    for name, settings in stack.items():
-        display.start(name, settings.steps)
+    for name, one in stack.items():
+        display.start(name, one.steps)
     first = next(iter(stack))
     try:
         if len(stack) == 1:
             tell = Watch(tell=lambda record: display.step(first, record), stop=stop.is_set)
             summaries = [run(stack[first], out / "runs" / first, tell, spread=spread)]
         else:
-            folders = [(settings, out / "runs" / name) for name, settings in stack.items()]
+            folders = [(one, out / "runs" / name) for name, one in stack.items()]
             share = STACKED / LANES
             summaries = run_together(folders, lambda f, record: display.step(f.name, record), stop.is_set, share)
         for name in stack:
@@ -271,30 +281,11 @@ def _side_by_side(work: Any, jobs: int, stop: threading.Event) -> None:
         raise
 
 
-# ---- stacks on a GPU
-
-
-def stacks(runs: dict[str, RunSettings], most: int) -> Iterator[dict[str, RunSettings]]:
+def stacks(runs: Mapping[str, Wanted], most: int) -> Iterator[dict[str, Wanted]]:
     """The runs in stacks of at most `most`, in the order they were asked for; a run alone is a stack of one."""
-    groups: dict[str, dict[str, RunSettings]] = {}
-    for name, settings in runs.items():
-        groups.setdefault(_key(settings) or name, {})[name] = settings
-    for group in groups.values():
-        names = list(group)
+    groups: dict[str, list[str]] = {}
+    for name, one in runs.items():
+        groups.setdefault(one.alike or name, []).append(name)
+    for names in groups.values():
         for start in range(0, len(names), most):
-            yield {name: group[name] for name in names[start : start + most]}
-
-
-def _key(settings: RunSettings) -> str | None:
-    """Equal for runs that can be stacked: they differ in what arrives and in the learning rate, and in nothing else."""
-    simple = settings.optimizer in ("none", "plain", "muon")
-    plain = settings.work.kind == "gradient" and simple and settings.hold != "versions"
-    kind = settings.rule.kind
-    if not plain or settings.faults or settings.accepted or kind == NO_RULE or not facts_of(kind).stackable:
-        return None
-    rule = Choice(settings.rule.kind, {n: v for n, v in settings.rule.settings.items() if n != "lr"})
-    nothing = Choice("any")
-    same = replace(
-        settings, rule=rule, seed=0, staleness="true", validation=0.0, partition=nothing, arrivals=nothing, data={}
-    )
-    return json.dumps(same.table(), sort_keys=True, default=str)
+            yield {name: runs[name] for name in names[start : start + most]}

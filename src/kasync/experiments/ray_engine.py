@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kasync import lock
-from kasync.experiments import files, grid
+from kasync import files, lock
+from kasync.experiments import grid
 from kasync.experiments.display import Display
 from kasync.experiments.runner import run
 from kasync.experiments.settings import RunSettings

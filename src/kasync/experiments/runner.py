@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import re
 import time
@@ -9,24 +10,23 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 import kasync
-from kasync import checkpoint, lock, timelines
+from kasync import checkpoint, files, lock, timelines
 from kasync.errors import UserError
-from kasync.experiments import files, metrics, tally, toml
-from kasync.experiments.arrivals import timeline_of
-from kasync.experiments.build import Ready, ready
-from kasync.experiments.resolve import NO_RULE
-from kasync.experiments.settings import ELSEWHERE, RunSettings
-from kasync.experiments.story import COLUMNS, rows_of, told
-from kasync.simulator import Record, Simulation, simulate, together
+from kasync.experiments import metrics
+from kasync.experiments.build import Ready, ready, simulation, timeline_of
+from kasync.experiments.metrics import COLUMNS, rows_of, told
+from kasync.experiments.settings import ELSEWHERE, NO_RULE, RunSettings, facts_of
+from kasync.simulator import Record, Simulation, together
 from kasync.timelines import Timeline
 
 CHECKPOINT = "checkpoint.safetensors"
+MAY_DIFFER = ("seed", "staleness", "validation", "partition", "arrivals", "data")  # between runs of one stack
 LIVE_SECONDS = 1.0  # between two writings of metrics.csv while a run goes on
 
 
@@ -43,8 +43,43 @@ class Watch:
     say: Callable[[str], None] = lambda words: None
 
 
+class Wanted(Protocol):
+    """A run that somebody described, by settings or by values of Python."""
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def precision(self) -> str: ...
+
+    @property
+    def alike(self) -> str | None:
+        """Equal for runs that may be stacked; None for one that cannot be."""
+
+    def begun(self, folder: Path) -> dict[str, Any]:
+        """What an earlier sitting wrote about itself; a folder of another run is refused."""
+
+    def open(
+        self, folder: Path, begun: Mapping[str, Any], checkpoint_every: float | None, spread: Mapping[str, Any]
+    ) -> Opened:
+        """Ready to go on in the folder."""
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A run that is ready to go on in its folder; it ends after `accepted` steps that took something, if not 0."""
+
+    folder: Path
+    parts: Ready
+    simulation: Simulation
+    accepted: int = 0
+
+
 def run(
-    settings: RunSettings,
+    wanted: RunSettings | Wanted,
     folder: Path,
     watch: Watch | None = None,
     *,
@@ -56,21 +91,20 @@ def run(
 
     `spread` has what kasync.simulate takes to compute clients' work on a cluster: engine, workers, address.
     """
-    settings = settings.resolved()
-    new = not folder.exists()
+    one, watch, new = of(wanted), watch or Watch(), not folder.exists()
     files.make_folder(folder)
     try:
         with lock.held(folder):
-            stored = _stored(settings, folder)
+            begun = one.begun(folder)
             if finished(folder):
                 _forget_checkpoint(folder)  # it was killed just before its end
                 return files.read_json(folder / "summary.json")
-            if settings.rule.kind == NO_RULE:
-                return _only_timeline(settings, folder)
-            if stored and checkpoint_every is not None and not (folder / CHECKPOINT).exists() and watch is not None:
+            if isinstance(one, Described) and one.settings.rule.kind == NO_RULE:
+                return _only_timeline(one.settings, folder)
+            if begun and not (folder / CHECKPOINT).exists():
                 watch.say(f"{folder} was begun and has no checkpoint yet: it starts over.")
-            opened = _opened(settings, folder, stored, checkpoint_every, spread)
-            return closed(opened, follow(opened, watch or Watch(), settings.accepted), keep_model)
+            opened = one.open(folder, begun, checkpoint_every, spread or {})
+            return closed(opened, follow(opened, watch), keep_model)
     except UserError:
         with suppress(OSError):  # it is not empty: something began
             if new:
@@ -79,7 +113,7 @@ def run(
 
 
 def run_together(
-    wanted: Sequence[tuple[RunSettings, Path]],
+    wanted: Sequence[tuple[RunSettings | Wanted, Path]],
     tell: Callable[[Path, Record], None] = lambda folder, record: None,
     stop: Callable[[], bool] = lambda: False,
     share: float = 1.0,
@@ -87,29 +121,33 @@ def run_together(
     """Make runs that can be stacked as one, or as few as fit into this share of the device's memory."""
     summaries: list[dict[str, Any]] = []
     while len(summaries) < len(wanted):
-        summaries += _one_stack(wanted[len(summaries) :], tell, stop, share)
+        with ExitStack() as locks:
+            opened, room = [], None
+            for one, folder in wanted[len(summaries) :]:
+                files.make_folder(folder)
+                locks.enter_context(lock.held(folder))
+                of(one).begun(folder)
+                opened.append(of(one).open(folder, {}, None, {}))
+                memory = opened[-1].simulation.memory
+                room = (share * memory.capacity if room is None else room) - memory.own
+                if room < memory.own:
+                    break
+            summaries += _stacked(opened, tell, stop)
     return summaries
 
 
-def _one_stack(
-    wanted: Sequence[tuple[RunSettings, Path]],
-    tell: Callable[[Path, Record], None],
-    stop: Callable[[], bool],
-    share: float,
+def _stacked(
+    opened: Sequence[Opened], tell: Callable[[Path, Record], None], stop: Callable[[], bool]
 ) -> list[dict[str, Any]]:
-    """As many of the runs as fit, at least one."""
-    opened, room = [], None
-    with ExitStack() as locks:
-        for settings, folder in wanted:
-            files.make_folder(folder)
-            locks.enter_context(lock.held(folder))
-            _stored(settings, folder)
-            opened.append(_opened(settings, folder, {}, None))
-            memory = opened[-1].simulation.memory
-            room = (share * memory.capacity if room is None else room) - memory.own
-            if room < memory.own:
-                break
-        return closed_together(opened, tell, stop)
+    """Make these runs as one stack; what they leave behind."""
+    began = time.monotonic()
+    for _ in together([one.simulation for one in opened]):
+        for one in opened:
+            tell(one.folder, one.simulation.latest)
+        if stop():
+            raise Stopped
+    each = (time.monotonic() - began) / len(opened)
+    return [closed(one, each, False, len(opened)) for one in opened]
 
 
 def finished(folder: Path) -> bool:
@@ -130,74 +168,84 @@ def _forget_checkpoint(folder: Path) -> None:
     checkpoint.clear(folder, re.escape(CHECKPOINT))
 
 
-def _stored(settings: RunSettings, folder: Path) -> dict[str, Any]:
-    """What an earlier sitting wrote about itself; a folder of another run is refused."""
-    path = folder / "run.toml"
-    if not path.exists():
-        return {}
-    table = toml.read(path)
-    if RunSettings.read(path).identity != settings.identity:
-        ours = settings.table()
-        differs = [name for name in ours if table.get(name) != ours[name] and name not in ELSEWHERE]
-        raise UserError(
-            f"{folder} holds a run with other settings ({', '.join(differs) or 'unlike these'}): "
-            f"choose another folder with --out."
-        )
-    return table.get("made", {})
+# ---- a run that settings describe
 
 
-@dataclass(frozen=True, eq=False)
-class Opened:
-    """A run that is ready to go on in its folder."""
+@dataclass(frozen=True)
+class Described:
+    """A run as its settings describe it."""
 
-    folder: Path
-    parts: Ready
-    simulation: Simulation
+    settings: RunSettings  # resolved
+
+    @property
+    def steps(self) -> int:
+        return self.settings.steps
+
+    @property
+    def device(self) -> str:
+        return self.settings.device
+
+    @property
+    def precision(self) -> str:
+        return self.settings.precision
+
+    @property
+    def alike(self) -> str | None:
+        """Runs that differ in what arrives and in the learning rate, and in nothing else, can be stacked."""
+        settings, rule = self.settings, self.settings.rule
+        simple = settings.optimizer in ("none", "plain", "muon")
+        plain = settings.work.kind == "gradient" and simple and settings.hold != "versions"
+        if (
+            not plain
+            or settings.faults
+            or settings.accepted
+            or rule.kind == NO_RULE
+            or not facts_of(rule.kind).stackable
+        ):
+            return None
+        kept = {name: value for name, value in settings.table().items() if name not in MAY_DIFFER}
+        kept["rule"] = {name: value for name, value in rule.table().items() if name != "lr"}
+        return json.dumps(kept, sort_keys=True, default=str)
+
+    def begun(self, folder: Path) -> dict[str, Any]:
+        path, settings = folder / "run.toml", self.settings
+        if not path.exists():
+            return {}
+        table = files.read_toml(path)
+        if RunSettings.read(path).identity != settings.identity:
+            ours = settings.table()
+            differs = [name for name in ours if table.get(name) != ours[name] and name not in ELSEWHERE]
+            raise UserError(
+                f"{folder} holds a run with other settings ({', '.join(differs) or 'unlike these'}): "
+                f"choose another folder with --out."
+            )
+        return table.get("made", {})
+
+    def open(
+        self, folder: Path, begun: Mapping[str, Any], checkpoint_every: float | None, spread: Mapping[str, Any]
+    ) -> Opened:
+        """The way of holding staleness stays what it was, since a checkpoint holds the one or the other."""
+        settings = self.settings
+        torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
+        parts, options = ready(settings), dict(spread)
+        if checkpoint_every is not None:
+            options |= {"checkpoint": folder / CHECKPOINT, "checkpoint_every": checkpoint_every}
+            if (folder / CHECKPOINT).exists():
+                options["hold"] = begun.get("hold", settings.hold)
+        found = simulation(settings, parts, **options)
+        _describe(settings, folder, parts.data.source, found.memory.hold)
+        return Opened(folder, parts, found, settings.accepted)
 
 
-def _opened(
-    settings: RunSettings,
-    folder: Path,
-    stored: dict[str, Any],
-    checkpoint_every: float | None,
-    spread: Mapping[str, Any] | None = None,
-) -> Opened:
-    """Ready to go on; the way of holding staleness stays what it was, since a checkpoint holds the one or the other."""
-    torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
-    parts = ready(settings)
-    keeps = checkpoint_every is not None and can_checkpoint()
-    hold = stored.get("hold", settings.hold) if keeps and (folder / CHECKPOINT).exists() else settings.hold
-    simulation = simulate(
-        parts.model,
-        parts.data,
-        parts.rule,
-        parts.timeline,
-        parts.work,
-        seed=settings.seed,
-        device=settings.device,
-        hold=hold,
-        staleness=settings.staleness,
-        evaluate_every=settings.evaluate_every,
-        loss=parts.loss,
-        metrics=parts.metrics,
-        faults=parts.faults,
-        checkpoint=folder / CHECKPOINT if keeps else None,
-        checkpoint_every=checkpoint_every or 0.0,
-        **(spread or {}),
-    )
-    _describe(settings, folder, parts.data.source, simulation.memory.hold)
-    return Opened(folder, parts, simulation)
+def of(wanted: RunSettings | Wanted) -> Wanted:
+    return Described(wanted.resolved()) if isinstance(wanted, RunSettings) else wanted
 
 
-def can_checkpoint() -> bool:
-    """Whether safetensors is there."""
-    from importlib.util import find_spec
-
-    return find_spec("safetensors") is not None
+# ---- what a run leaves behind
 
 
-def follow(opened: Opened, watch: Watch, accepted: int = 0) -> float:
-    """Loop over the run while metrics.csv grows, perhaps until so many steps took something; the seconds it took."""
+def follow(opened: Opened, watch: Watch) -> float:
+    """Loop over the run while metrics.csv grows; the seconds it took."""
     began, written, taken = time.monotonic(), 0.0, 0
     for record in opened.simulation:
         taken += bool((record.weights > 0).any())
@@ -207,7 +255,7 @@ def follow(opened: Opened, watch: Watch, accepted: int = 0) -> float:
         watch.tell(record)
         if watch.stop():
             raise Stopped
-        if 0 < accepted <= taken and record.test_loss is not None:
+        if 0 < opened.accepted <= taken and record.test_loss is not None:
             break
     return time.monotonic() - began
 
@@ -217,29 +265,13 @@ def _evaluations(rows: Sequence[Mapping[str, Any]]) -> str:
     return files.csv_text(rows, list(rows[0]) if rows else COLUMNS)
 
 
-def closed_together(
-    opened: Sequence[Opened],
-    tell: Callable[[Path, Record], None] = lambda folder, record: None,
-    stop: Callable[[], bool] = lambda: False,
-) -> list[dict[str, Any]]:
-    """Make these runs as one stack; what they leave behind."""
-    began = time.monotonic()
-    for _ in together([one.simulation for one in opened]):
-        for one in opened:
-            tell(one.folder, one.simulation.latest)
-        if stop():
-            raise Stopped
-    each = (time.monotonic() - began) / len(opened)
-    return [closed(one, each, False, len(opened)) for one in opened]
-
-
 def closed(opened: Opened, seconds: float, keep_model: bool, stacked: int = 1) -> dict[str, Any]:
     """Write what a finished run leaves behind; the summary last, since it says that the run is finished."""
     folder, simulation, data = opened.folder, opened.simulation, opened.parts.data
     columns = told(simulation)
     rows = rows_of(columns)
     files.write(folder / "metrics.csv", _evaluations(rows))
-    files.write_arrays(folder / "steps.npz", tally.tally(columns, data))
+    files.write_arrays(folder / "steps.npz", metrics.tally(columns, data))
     summary = {
         "format": "kasync summary",
         "version": 1,
@@ -272,7 +304,7 @@ def _only_timeline(settings: RunSettings, folder: Path) -> dict[str, Any]:
     """No rule: the timeline is made and measured."""
     began = time.monotonic()
     timeline = timeline_of(settings)
-    arrays = tally.held(timeline)
+    arrays = metrics.held(timeline)
     round_steps = settings.clients // settings.k  # Appendix D speaks of the time after these
     settled = timelines.held_staleness(timeline)[round_steps:] + 1.0
     files.write_arrays(folder / "steps.npz", arrays)
@@ -297,7 +329,7 @@ def _describe(settings: RunSettings, folder: Path, source: str, hold: str) -> No
         timeline = timeline_of(settings)
         settings = _beside(settings, folder, timeline)
     made = made_with(settings.device, source, hold)
-    files.write(folder / "run.toml", toml.dumps(settings.table() | {"made": made}))
+    files.write(folder / "run.toml", files.toml_text(settings.table() | {"made": made}))
 
 
 def made_with(device: str, source: str, hold: str) -> dict[str, str]:

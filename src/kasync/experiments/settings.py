@@ -1,21 +1,32 @@
-"""One run as a value: every setting that decides its numbers, read from and written to TOML."""
+"""One run as a value: every setting that decides its numbers, from TOML or flags, completed and checked before work."""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
+from kasync import checks, components, files
 from kasync.errors import UserError, unknown
-from kasync.experiments import toml
+
+if TYPE_CHECKING:
+    from kasync.rules import Facts
 
 ELSEWHERE = ("root", "device", "hold")  # where and how a run is made, which does not decide its numbers
 SECTIONS = ("partition", "arrivals", "rule", "work")
 OPTIONAL = ("faults", "data", "model_settings", "loss", "metrics", "own")  # written down where they are given
+EVALUATIONS = 50  # in a run whose settings do not say
+OURS = ("without", "server_samples", "server_classes", "server_batch")  # settings of [rule] that are not the rule's own
+SERVER_SAMPLES = 100  # that a server which needs a gradient of its own holds
+PRECISIONS = ("float32", "tf32")
+OWN = ("dataset", "model")  # that may be the user's, beside rules, works, losses and metrics
+NO_RULE = "none"  # the timeline is made and measured, nothing is trained
+FRESH = "fresh"  # K-async SGD in the limit without staleness
 
 
 @dataclass(frozen=True)
@@ -53,56 +64,51 @@ EXAMPLES = {
 class RunSettings:
     """One run. `resolved()` fills in what depends on something else and refuses what cannot work."""
 
-    dataset: str = "digits"
-    model: str = ""  # "": the paper's for this data set
-    scale: str = "unit"
-    clients: int = 100
-    k: int = 10
-    steps: int = 1000
-    accepted: int = 0  # end at the first evaluation after so many steps that took something; 0: after all steps
-    seed: int = 0
-    staleness: str = "true"
-    schedule: str = "constant"
-    optimizer: str = "none"
-    evaluate_every: int = 0  # 0: fifty times in the run
-    validation: float = 0.0  # share of the training samples held out and tested on; 0: the test set
-    device: str = "cpu"
-    precision: str = "float32"  # of clients' products; "tf32" rounds their factors on a GPU
-    hold: str = "auto"
-    root: str = ""  # folder of the data; "": $KASYNC_DATA
-    partition: Choice = Choice("labels", {"per_client": 1})
-    arrivals: Choice = Choice("uniform")
-    rule: Choice = Choice("wkafl")
-    work: Choice = Choice("gradient", {"batch_size": 8})
-    faults: tuple[Choice, ...] = ()  # what goes wrong: see kasync.faults
-    data: Mapping[str, Any] = field(default_factory=dict)  # settings of the data set itself
-    model_settings: Mapping[str, Any] = field(default_factory=dict)  # such as layers = 2 of gpt
-    loss: str = ""  # module:name of a loss of one's own
-    metrics: tuple[str, ...] = ()  # module:name of functions of test outputs and labels
-    own: Mapping[str, Any] = field(default_factory=dict)  # fingerprints of all that is named module:name
+    dataset: Annotated[str, "Which data: see kasync data ls, or module:name."] = "digits"
+    model: Annotated[str, "The network: a name, or module:name for your own; the paper's for these data without."] = ""
+    scale: Annotated[str, "Pixels: unit, raw or symmetric."] = "unit"
+    clients: Annotated[int, "How many clients there are."] = 100
+    k: Annotated[int, "Deliveries per step."] = 10
+    steps: Annotated[int, "Server steps."] = 1000
+    accepted: Annotated[int, "End at the first evaluation after so many steps that took something; 0: after all."] = 0
+    seed: Annotated[int, "Decides all that is random."] = 0
+    staleness: Annotated[str, "true, published-code or none."] = "true"
+    schedule: Annotated[str, "constant, linear, cosine or step."] = "constant"
+    optimizer: Annotated[str, "plain, momentum, adam, adagrad, rmsprop, muon, none."] = "none"
+    evaluate_every: Annotated[int, "Steps between evaluations; 0: fifty times in the run."] = 0
+    validation: Annotated[float, "Share of the training samples held out and tested on; 0: the test set."] = 0.0
+    device: Annotated[str, "cpu, cuda or cuda:1."] = "cpu"
+    precision: Annotated[str, "Of the clients' products; tf32 rounds their factors on a GPU."] = "float32"
+    hold: Annotated[str, "What waits for a stale client: gradients or versions; auto takes the faster."] = "auto"
+    root: Annotated[str, "Folder of the data; without it $KASYNC_DATA."] = ""
+    partition: Annotated[Choice, "Who holds what: labels:per_client=1 ..."] = Choice("labels", {"per_client": 1})
+    arrivals: Annotated[Choice, "Who comes when: uniform, clock:durations=pareto,shape=2, phones:samples=500 ..."] = (
+        Choice("uniform")
+    )
+    rule: Annotated[Choice, "What the server does: see kasync rules, or module:name."] = Choice("wkafl")
+    work: Annotated[Choice, "What clients bring: gradient, local:batch_size=8,epochs=1,lr=0.1, or module:name."] = (
+        Choice("gradient", {"batch_size": 8})
+    )
+    faults: Annotated[tuple[Choice, ...], "What goes wrong: flip_sign:share=0.1, stall:share=0.2,delay=30 ..."] = ()
+    data: Annotated[Mapping[str, Any], "Settings of the data set itself."] = field(default_factory=dict)
+    model_settings: Annotated[Mapping[str, Any], "Such as layers = 2 of gpt."] = field(default_factory=dict)
+    loss: Annotated[str, "A loss of your own: module:name, or path/file.py:name."] = ""
+    metrics: Annotated[tuple[str, ...], "A function of test outputs and labels, module:name."] = ()
+    own: Annotated[Mapping[str, Any], "Fingerprints of all that is named module:name."] = field(default_factory=dict)
 
     @classmethod
     def of(cls, table: Mapping[str, Any], where: str = "the settings") -> RunSettings:
         """From tables as TOML gives them; [made], which a finished run adds, is not read."""
-        known = {each.name: each for each in fields(cls)}
-        values: dict[str, Any] = {}
-        for name, value in table.items():
-            if name == "made":
-                continue
-            if name not in known:
+        known = get_type_hints(cls)
+        for name in table:
+            if name not in known and name != "made":
                 raise unknown(f"setting in {where}", name, known)
-            if name == "faults":
-                values[name] = _faults(value)
-            elif name == "metrics":
-                values[name] = _names(name, value)
-            else:
-                values[name] = Choice.of(name, value) if name in SECTIONS else _typed(name, value, known[name].type)
-        return cls(**values)
+        return cls(**{name: _typed(name, value, known[name]) for name, value in table.items() if name != "made"})
 
     @classmethod
     def read(cls, path: Path) -> RunSettings:
         """From a file; a timeline file is looked for beside it."""
-        settings = cls.of(toml.read(path), str(path))
+        settings = cls.of(files.read_toml(path), str(path))
         if settings.arrivals.kind != "file" or "path" not in settings.arrivals.settings:
             return settings
         timeline = path.parent / str(settings.arrivals.settings["path"])
@@ -110,20 +116,7 @@ class RunSettings:
 
     def table(self) -> dict[str, Any]:
         """As tables, the opposite of `of`."""
-        named = [each.name for each in fields(self) if each.name not in (*SECTIONS, *OPTIONAL)]
-        plain = {name: getattr(self, name) for name in named}
-        plain |= {"loss": self.loss} if self.loss else {}
-        plain |= {"metrics": list(self.metrics)} if self.metrics else {}
-        sections = {name: getattr(self, name).table() for name in SECTIONS}
-        faults = {"faults": [fault.table() for fault in self.faults]} if self.faults else {}
-        tables = {name: dict(getattr(self, name)) for name in ("data", "model_settings", "own") if getattr(self, name)}
-        return plain | sections | faults | tables
-
-    def resolved(self) -> RunSettings:
-        """Everything filled in and checked, as far as that is possible without data."""
-        from kasync.experiments.resolve import resolve
-
-        return resolve(self)
+        return {name: _as_table(value) for name, value in vars(self).items() if value or name not in OPTIONAL}
 
     @property
     def identity(self) -> str:
@@ -145,33 +138,253 @@ class RunSettings:
         words = [re.sub(r"[^\w.-]", "-", each.rpartition(":")[2]) for each in (self.dataset, self.rule.kind)]
         return f"{words[0]}-{words[1]}-{self.identity[:10]}"
 
+    def resolved(self) -> RunSettings:
+        """Everything filled in and checked, as far as that is possible without data."""
+        try:
+            return _resolved(self)
+        except UserError:
+            raise
+        except (ValueError, TypeError, OverflowError) as problem:  # a part refuses a number, or cannot do with a text
+            raise UserError(" ".join(f"{problem}".split()).rstrip(".") + ".") from problem
+        except MemoryError:
+            raise UserError(
+                f"clients = {self.clients} and k = {self.k} need more memory than there is: choose fewer."
+            ) from None
 
-def _faults(value: Any) -> tuple[Choice, ...]:
-    """One table for each fault."""
-    if not isinstance(value, list | tuple):
-        raise UserError(f"faults = {value!r}: write [[faults]] with a kind, such as kind = {EXAMPLES['faults']!r}.")
-    return tuple(Choice.of("faults", table) for table in value)
+
+def help_of(name: str) -> str:
+    """What a setting is, in words."""
+    return get_type_hints(RunSettings, include_extras=True)[name].__metadata__[0]
 
 
-def _names(name: str, value: Any) -> tuple[str, ...]:
-    """One name, or a list of them."""
-    names = [value] if isinstance(value, str) else value
-    if not isinstance(names, list | tuple) or not all(isinstance(each, str) for each in names):
-        raise UserError(f'{name} = {value!r}: give a list of texts, ["mine:f1"], say.')
-    return tuple(names)
+KINDS: dict[Any, tuple[type, str]] = {
+    str: (str, "a text in quotes"),
+    int: (int, "a whole number"),
+    float: (float, "a number"),
+    Mapping[str, Any]: (dict, "a table"),
+}
 
 
 def _typed(name: str, value: Any, wanted: Any) -> Any:
-    """The value, if it is of the kind the setting wants; a whole number serves as a real one."""
-    kinds: dict[str, tuple[type, str]] = {
-        "str": (str, "a text in quotes"),
-        "int": (int, "a whole number"),
-        "float": (float, "a number"),
-        "Mapping[str, Any]": (dict, "a table"),
-    }
-    kind, words = kinds[str(wanted)]
+    """The value, if it is of the kind the setting wants; whole numbers serve as real ones, a text as a list of it."""
+    if wanted is Choice:
+        return Choice.of(name, value)
+    if wanted == tuple[Choice, ...]:
+        if not isinstance(value, list | tuple):
+            raise UserError(f"{name} = {value!r}: write [[{name}]] with a kind, such as kind = {EXAMPLES[name]!r}.")
+        return tuple(Choice.of(name, table) for table in value)
+    if wanted == tuple[str, ...]:
+        names = [value] if isinstance(value, str) else value
+        if not isinstance(names, list | tuple) or not all(isinstance(each, str) for each in names):
+            raise UserError(f'{name} = {value!r}: give a list of texts, ["mine:f1"], say.')
+        return tuple(names)
+    kind, words = KINDS[wanted]
     if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
         return float(value)
     if not isinstance(value, kind) or isinstance(value, bool):
         raise UserError(f"{name} = {value!r}: give {words}.")
     return value
+
+
+def _as_table(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_as_table(each) for each in value]
+    return value.table() if isinstance(value, Choice) else dict(value) if isinstance(value, Mapping) else value
+
+
+# ---- completed and checked
+
+
+def _resolved(settings: RunSettings) -> RunSettings:
+    from kasync.experiments import build
+    from kasync.timelines.checks import sizes
+
+    _check_names(settings)
+    for name, least in (("clients", 1), ("k", 1), ("steps", 1), ("seed", 0), ("evaluate_every", 0), ("accepted", 0)):
+        checks.count(name, getattr(settings, name), least)
+    if settings.k > settings.clients:
+        raise UserError(
+            f"k = {settings.k} is more than clients = {settings.clients}: lower k or raise clients; a client delivers "
+            f"at most once per step."
+        )
+    sizes(settings.clients, settings.k, settings.steps)
+    if not 0 <= settings.validation < 1:
+        raise UserError(
+            f"validation = {settings.validation}: give a share below 1, such as 0.1, or 0 for the test set."
+        )
+    build.faults_of(settings)  # as long as there are clients to have them
+    settings = replace(
+        settings,
+        evaluate_every=settings.evaluate_every or max(1, settings.steps // EVALUATIONS),
+        model=settings.model or _model(settings.dataset),
+        staleness="none" if settings.rule.kind == FRESH else settings.staleness,
+        arrivals=_arrivals(settings),
+        rule=_rule(settings),
+        work=_work(settings.work),
+        partition=_partition(settings.partition),
+        faults=tuple(build.with_defaults(fault) for fault in settings.faults),
+    )
+    settings = replace(settings, own=_fingerprints(settings))
+    _check_device(settings)
+    build.timeline_of(replace(settings, steps=1, faults=()))  # what needs no data: wrong numbers in a section are found
+    build.work_of(settings)
+    if settings.rule.kind != NO_RULE:
+        build.rule_of(settings, lambda params: params)
+    return settings
+
+
+def _fingerprints(settings: RunSettings) -> dict[str, str]:
+    """Of the code of everything that is named module:name, so that another code is another run."""
+    from kasync import fingerprint
+
+    sections = {name: getattr(settings, name).kind for name in ("rule", "work")}
+    plain = {name: getattr(settings, name) for name in ("dataset", "model", "loss")}
+    named = {**plain, **sections, **{f"metric {name}": name for name in settings.metrics}}
+    own = {kind: name for kind, name in named.items() if components.is_own(name)}
+    return {kind: fingerprint.of(components.load(name, kind)) for kind, name in own.items()}
+
+
+def _model(dataset: str) -> str:
+    from kasync import models
+
+    return "mlp" if components.is_own(dataset) else models.default_for(dataset)
+
+
+def _arrivals(settings: RunSettings) -> Choice:
+    """A rule that schedules its clients itself, such as GSGM, gets the timeline it wants instead of a uniform one."""
+    if settings.rule.kind != NO_RULE and settings.arrivals.kind == "uniform":
+        return Choice(facts_of(settings.rule.kind).arrivals or "uniform", settings.arrivals.settings)
+    if settings.arrivals.kind == "file" and "path" in settings.arrivals.settings:
+        from kasync.timelines.settings import stored
+
+        return settings.arrivals.having(fingerprint=stored(settings.arrivals.settings).fingerprint())
+    return settings.arrivals
+
+
+def _rule(settings: RunSettings) -> Choice:
+    """The rule with all its settings written out, and those that follow from the run filled in."""
+    kind, given = settings.rule.kind, dict(settings.rule.settings)
+    if kind == NO_RULE:
+        return Choice(NO_RULE)
+    facts = facts_of(kind)
+    parameters = facts.settings
+    own = [name for name in parameters if name != "server_gradient"]
+    ours = OURS if "server_gradient" in parameters else OURS[:1]
+    for name in given:
+        if name not in own and name not in ours:
+            raise unknown(f"setting of {kind}", name, [*own, *ours])
+    filled = facts.settings_of_run(settings.clients, settings.k)
+    values = {}
+    for name in own:
+        value = given.get(name, filled.get(name, parameters[name].default))
+        if value is inspect.Parameter.empty:
+            raise UserError(f"rule {kind!r} needs {name}: give it in [rule], or as --set {name}=VALUE.")
+        if isinstance(value, bool | int | float | str | tuple | list | Mapping):
+            values[name] = list(value) if isinstance(value, tuple) else value
+    if len(ours) > 1:
+        values["server_samples"] = SERVER_SAMPLES
+        for name in OURS[1:]:
+            checks.count(name, given.get(name, SERVER_SAMPLES))
+    return Choice(kind, values | {name: value for name, value in given.items() if name in OURS})
+
+
+def rule_name(kind: str) -> str:
+    """The rule behind a kind of [rule]."""
+    return "kasync_sgd" if kind == FRESH else kind
+
+
+def facts_of(kind: str) -> Facts:
+    """What is known of the rule behind a kind of [rule]; a misspelt one is an error that names the nearest."""
+    from kasync import rules
+
+    if kind == FRESH:
+        return replace(rules.facts(rule_name(FRESH)), title="no staleness", place=6)
+    if kind not in rules.RULES and not components.is_own(kind):
+        raise unknown("rule", kind, [*rules.RULES, FRESH])
+    return rules.facts(kind)
+
+
+def _known(label: str) -> Facts | None:
+    """The facts of a built-in rule; a variant has a label of its own."""
+    from kasync import rules
+
+    return facts_of(label) if label == FRESH or label in rules.RULES else None
+
+
+def title_of(label: str) -> str:
+    """The title of a rule; another label, such as that of a variant, is a title already."""
+    facts = _known(label)
+    return facts.title if facts else components.short(label)
+
+
+def place_of(label: str) -> int | None:
+    """Which of the report's eight looks a well-known rule always has."""
+    facts = _known(label)
+    return facts.place if facts else None
+
+
+def _work(work: Choice) -> Choice:
+    from kasync.experiments.build import WORKS
+
+    make = components.find(work.kind, "kind of [work]", WORKS)
+    if not callable(make):
+        return work
+    known = inspect.signature(make).parameters
+    for name in work.settings:
+        if name not in known and "options" not in known:
+            raise unknown(f"setting of work {work.kind!r}", name, known)
+    missing = [name for name in components.required(make) if name not in work.settings]
+    if missing:
+        raise UserError(f"work {work.kind!r} needs {' and '.join(missing)}: give it in [work].")
+    return work
+
+
+def _partition(choice: Choice) -> Choice:
+    """With its defaults written out."""
+    from kasync.data import partition
+
+    shown = dict(vars(partition.build(choice.kind, **choice.settings)))
+    for later in ("allow_empty", "least"):  # runs made before there was such a setting keep their names
+        if not shown.get(later, True):
+            del shown[later]
+    return Choice(choice.kind, {n: list(v) if isinstance(v, tuple) else v for n, v in shown.items()})
+
+
+def _check_names(settings: RunSettings) -> None:
+    from kasync import data, models
+    from kasync.data.federated import SCALES
+    from kasync.experiments.build import OPTIMIZERS
+    from kasync.simulator.memory import HOLDS
+    from kasync.simulator.plan import STALENESS
+
+    for kind, value, options in (
+        ("dataset", settings.dataset, data.names()),
+        ("model", settings.model or "mlp", models.names()),
+        ("scale", settings.scale, SCALES),
+        ("staleness", settings.staleness, STALENESS),
+        ("optimizer", settings.optimizer, OPTIMIZERS),
+        ("precision", settings.precision, PRECISIONS),
+        ("hold", settings.hold, HOLDS),
+    ):
+        if value not in options and not (components.is_own(value) and kind in OWN):
+            raise unknown(kind, value, options)
+    for kind, name in (("loss", settings.loss), *(("metric", name) for name in settings.metrics)):
+        if name and not callable(components.load(name, kind)):
+            raise UserError(f"{kind} {name!r} is no function: name one.")
+
+
+def _check_device(settings: RunSettings) -> None:
+    import torch
+
+    device = settings.device
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        kind = ""
+    if kind not in ("cpu", "cuda"):
+        raise UserError(f"device = {device!r}: give 'cpu', or 'cuda' for a GPU.")
+    there = torch.cuda.device_count() if kind == "cuda" and torch.cuda.is_available() else 0
+    if kind == "cuda" and (torch.device(device).index or 0) >= there:
+        raise UserError(f"device = {device!r}: there are {there} CUDA GPUs here; use --device cpu.")
+    if settings.precision == "tf32" and kind != "cuda":
+        raise UserError(f"precision = 'tf32' on device {device!r}: it is for a GPU, choose device 'cuda'.")

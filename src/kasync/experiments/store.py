@@ -18,7 +18,7 @@ import json
 import math
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -27,22 +27,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kasync import lock
+from kasync import files, lock, statistics
 from kasync.errors import UserError
-from kasync.experiments import files, metrics, toml
+from kasync.files import flat, nested
 
 FORMAT, VERSION = "kasync results", 2
 ABOUT, CELLS, TABLES = "experiments.json", "cells.parquet", ("runs.parquet", "settings.parquet", "metrics.parquet")
 PARTS = ("run.toml", "metrics.csv", "steps.npz", "summary.json")  # of a run's folder
 COUNTS = (  # distributions over all steps of a run, the only arrays of steps.npz that are packed
-    "staleness_count",
-    "staleness_weight",
-    "weight_count",
-    "similarity_count",
-    "selected_count",
-    "predominant_count",
+    *("staleness_count", "staleness_weight", "weight_count"),
+    *("similarity_count", "selected_count", "predominant_count"),
 )
-MADE = {"products": "precision"}  # [made] of run.toml -> column of runs.parquet, where they differ
+MADE = {  # column of runs.parquet -> name in [made] of run.toml
+    **{name: name for name in ("kasync", "torch", "numpy", "python", "device", "source", "hold")},
+    "precision": "products",
+}
 WHOLE = ("step", "updates", "stage", "dropped")  # columns of metrics that are whole numbers
 JSON = b"json"  # marks a column whose values are of several types, held as JSON text
 
@@ -76,9 +75,9 @@ class Run:
         """Step, virtual time and client updates of the first evaluation that meets this accuracy or perplexity."""
         first = None
         if self.rows and metric == "perplexity":
-            first = metrics.reached(-self.rows["test_loss"], -math.log(target))
+            first = statistics.reached(-self.rows["test_loss"], -math.log(target))
         elif self.rows:
-            first = metrics.reached(self.rows["accuracy"], target)
+            first = statistics.reached(self.rows["accuracy"], target)
         if first is None:
             return None
         return {name: float(self.rows[name][first]) for name in ("step", "time", "updates")}
@@ -175,31 +174,11 @@ def write_tables(folder: Path, runs: Sequence[Run]) -> None:
 
 def _row(run: Run) -> dict[str, Any]:
     """A run's row in runs.parquet."""
-    made = {MADE.get(name, name): value for name, value in run.made.items()}
+    columns = {name: column for column, name in MADE.items()}
+    made = {columns.get(name, name): value for name, value in run.made.items()}
     counts = {name: run.steps[name].tolist() for name in COUNTS if name in run.steps}
     summary = {name: value for name, value in run.summary.items() if name not in ("format", "version")}
     return {"key": run.key, **dict(flat(summary)), **made, **counts}
-
-
-def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Tables in tables as names with dots: rule.lr."""
-    for name, value in table.items():
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{prefix}{name}.")
-        elif not isinstance(value, Mapping):
-            yield f"{prefix}{name}", value
-
-
-def nested(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The opposite of `flat`."""
-    table: dict[str, Any] = {}
-    for name, value in row.items():
-        *path, last = name.split(".")
-        inner = table
-        for each in path:
-            inner = inner.setdefault(each, {})
-        inner[last] = value
-    return table
 
 
 # ---- tables
@@ -299,27 +278,13 @@ def _tables(folder: Path, changed: tuple[int | None, ...]) -> Mapping[str, Run]:
     runs = {}
     for row in _rows(folder / "runs.parquet"):
         key = row.pop("key")
-        made: dict[str, Any] = {}
-        counts: dict[str, NDArray] = {}
-        summary: dict[str, Any] = {}
-        for name, value in row.items():
-            if name in COUNTS:
-                counts |= {} if value is None else {name: np.asarray(value)}
-            elif name in VERSIONS:
-                made |= {} if value is None else {VERSIONS[name]: value}
-            else:
-                summary[name] = value
+        known = {name: value for name, value in row.items() if value is not None}
+        made = {name: known.pop(column) for column, name in MADE.items() if column in known}
+        counts = {name: np.asarray(known.pop(name)) for name in COUNTS if name in known}
         rows = {name: values[places[key]] for name, values in columns.items()} if key in places else {}
         told = nested({name: value for name, value in settings[key].items() if value is not None})
-        known = {name: value for name, value in summary.items() if value is not None}
         runs[key] = Run(key, told, made, rows, counts, nested(known))
     return runs
-
-
-VERSIONS = {  # column of runs.parquet -> name in [made]
-    **{name: name for name in ("kasync", "torch", "numpy", "python", "device", "source", "hold")},
-    **{column: name for name, column in MADE.items()},
-}
 
 
 # ---- the folder of one run
@@ -333,7 +298,7 @@ def run_in(folder: Path) -> Run:
 @lru_cache(maxsize=4096)
 def _run_in(folder: Path, changed: tuple[int | None, ...]) -> Run:
     settings, rows, steps, summary = (when is not None for when in changed)
-    table = toml.read(folder / "run.toml") if settings else {}
+    table = files.read_toml(folder / "run.toml") if settings else {}
     return Run(
         folder.name,
         {name: value for name, value in table.items() if name != "made"},

@@ -18,15 +18,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kasync import lock, statistics
+from kasync import files, lock, statistics
 from kasync.errors import UserError, unknown
 from kasync.experiments import experiment as catalogue
-from kasync.experiments import files, grid, tuned
+from kasync.experiments import grid
 from kasync.experiments.display import Display
-from kasync.experiments.experiment import Cell
-from kasync.experiments.resolve import facts_of
-from kasync.experiments.settings import Choice
-from kasync.experiments.store import Store
+from kasync.experiments.experiment import Cell, Chosen, Tuned
+from kasync.experiments.settings import facts_of
+from kasync.experiments.store import Run, Store
 
 FIRST_SEED = 100  # experiments count theirs from 0
 HELD_OUT = 0.1
@@ -67,43 +66,39 @@ def tune(
     if per not in PER:
         raise unknown("per", per, PER)
     one = catalogue.load(name, scale).only(tasks, rules)
-    problems = {task.name: task.problem.name for task in one.tasks if task.problem}
-    first = {problems[task.name] if per == "problem" else task.name: task for task in one.tasks[::-1]}
-    chosen_on = list(first.values())[::-1]
+    first = {task.problem.name if per == "problem" and task.problem else task.name: task for task in one.tasks[::-1]}
     seed_list = range(FIRST_SEED, FIRST_SEED + (seeds or 1))
     held = {"validation": HELD_OUT, **(overrides or {})}
-    base = replace(one, tasks=chosen_on).cells(seed_list, (staleness,), None, held)
-    how: dict[str, Any] = {"engine": engine, "jobs": jobs, "workers": workers, "address": address, "display": display}
-    metric = one.metric
-    coarse = [cell for cell in base if cell.seed == FIRST_SEED]
-    rates = rate_grid(budget, spacing)
-    tried = _made([_with(cell, lr=_rate(cell) * factor) for cell in coarse for factor in rates], out, how, metric)
+    base = replace(one, tasks=list(first.values())[::-1]).cells(seed_list, (staleness,), None, held)
+    searches = [Search(cell, spacing) for cell in base if cell.seed == FIRST_SEED]
 
-    def more(cells: Sequence[Cell]) -> None:
-        """One more rate for each of these."""
-        best = _best(coarse, tried)
-        others = [_with(cell, **_another(cell, tried, best[_place(cell)], spacing)) for cell in cells]
-        tried.extend(_made(others, out, how, metric))
+    where: dict[str, Any] = {"engine": engine, "jobs": jobs, "workers": workers, "address": address}
 
+    def make(wanted: Sequence[tuple[Search, Mapping[str, Any], Cell]]) -> None:
+        """Make the runs of searches with these settings, on these cells."""
+        if not wanted:
+            return
+        cells = [each.at(cell, settings) for each, settings, cell in wanted]
+        failed = dict(grid.make(cells, out, **where, display=display).failed)
+        for (each, _, _), cell in zip(wanted, cells, strict=True):
+            if (why := failed.get(cell.settings.name)) is not None:
+                raise UserError(f"a run of {cell.rule.label!r} on {cell.task.name!r} failed while tuning: {why}")
+            each.note(cell, Store(out).run(cell.settings.name), one.metric)
+
+    factors = rate_grid(budget, spacing)
+    make([(each, each.with_rate(each.own * factor), each.cell) for each in searches for factor in factors])
     for _ in range(further):
-        more(coarse)
+        make([(each, each.another(), each.cell) for each in searches])
     if knob:
-        best, knobs = _best(coarse, tried), [_knob_values(cell) for cell in coarse]
-        second = [
-            _with(cell, **{**best[_place(cell)].settings, str(facts_of(cell.settings.rule.kind).knob): value})
-            for cell, values in zip(coarse, knobs, strict=True)
-            for value in values
-        ]
-        tried += _made(second, out, how, metric)
+        values = [each.knobs() for each in searches]
+        make([(each, one, each.cell) for each, knobs in zip(searches, values, strict=True) for one in knobs])
         for number in range(KNOB_TRIES):
-            more([cell for cell, values in zip(coarse, knobs, strict=True) if number < KNOB_TRIES - len(values)])
-    if len(seed_list) > 1:
-        finalists = _finalists(tried)
-        rest = [cell for cell in base if cell.seed != FIRST_SEED]
-        tried += _made([_with(cell, **chosen) for cell in rest for chosen in finalists[_place(cell)]], out, how, metric)
-    best = _best(coarse, tried)
-    folder = files.make_folder(out / "tuned")
-    path = folder / f"{one.name}-{scale}.toml"
+            left = [each for each, knobs in zip(searches, values, strict=True) if number < KNOB_TRIES - len(knobs)]
+            make([(each, each.another(), each.cell) for each in left])
+    finalists = {each.place: each.finalists() for each in searches}
+    by_place = {each.place: each for each in searches}
+    rest = [cell for cell in base if cell.seed != FIRST_SEED]
+    make([(by_place[_place(cell)], settings, cell) for cell in rest for settings in finalists[_place(cell)]])
     about = {
         "experiment": one.name,
         "scale": scale,
@@ -112,10 +107,11 @@ def tune(
         "further": further,
         "knob": knob,
         "held_out": HELD_OUT,
+        "seeds": list(seed_list),
     }
-    about["seeds"] = list(seed_list)
-    with lock.held(folder, wait=10.0):
-        tuned.write(path, about, list(best.values()), tried)
+    path = files.make_folder(out / "tuned") / f"{one.name}-{scale}.toml"
+    with lock.held(path.parent, wait=10.0):
+        Tuned.write(path, about, [each.best for each in searches], [row for each in searches for row in each.tried])
     return path
 
 
@@ -124,119 +120,88 @@ def rate_grid(budget: int, spacing: float = STEP) -> list[float]:
     return [spacing ** (place - budget // 2) for place in range(budget)]
 
 
-def _rate(cell: Cell) -> float:
-    """A rule's own rate, whatever it is called."""
-    rule = cell.settings.rule
-    return rule.settings[facts_of(rule.kind).rate]
-
-
-def _with(cell: Cell, **values: Any) -> Cell:
-    """The cell with other settings of its rule."""
-    old = cell.settings.rule
-    facts = facts_of(old.kind)
-    if "lr" in values:
-        values[facts.rate] = min(facts.rate_most, values.pop("lr"))
-    rule = Choice(old.kind, {**old.settings, **values})
-    return replace(cell, settings=replace(cell.settings, rule=rule).resolved())
-
-
-def _made(cells: list[Cell], out: Path, how: dict[str, Any], metric: str) -> list[dict[str, Any]]:
-    """Make the runs; a row for each, with what it changed and what it reached.
-
-    Where perplexity is the metric, `accuracy` is one over it: the mean probability of the right token.
-    """
-    outcome = grid.make(cells, out, **how)
-    wrong = dict(outcome.failed)
-    rows = []
-    for cell in cells:
-        run = cell.settings.name
-        if run in wrong:
-            raise UserError(f"a run of {cell.rule.label!r} on {cell.task.name!r} failed while tuning: {wrong[run]}")
-        made = Store(out).run(run)
-        summary, reached = made.summary, made.summary.get("final_accuracy") or 0.0
-        if metric == "perplexity":
-            reached = math.exp(-statistics.final(made.rows["test_loss"]))
-        values = cell.settings.rule.settings
-        facts = facts_of(cell.settings.rule.kind)
-        kept = {name: values[name] for name in (facts.rate, facts.knob) if name is not None}
-        rows.append(
-            {
-                "task": cell.task.name,
-                "rule": cell.rule.label,
-                "seed": cell.seed,
-                "settings": kept,
-                "accuracy": 0.0 if summary["diverged"] else reached,
-                "diverged": summary["diverged"],
-                "run": run,
-            }
-        )
-    return rows
-
-
-def _rates(tried: Sequence[Mapping[str, Any]], task: str, rule: str) -> list[float]:
-    """The rates tried so far, in ascending order."""
-    return sorted({next(iter(row["settings"].values())) for row in tried if (row["task"], row["rule"]) == (task, rule)})
-
-
-def _another(cell: Cell, tried: Sequence[Mapping[str, Any]], chosen: tuned.Chosen, spacing: float) -> Mapping[str, Any]:
-    """The best settings with the next rate beyond the end of the grid, if that was best, else nearer a neighbour."""
-    name, most = facts_of(cell.settings.rule.kind).rate, facts_of(cell.settings.rule.kind).rate_most
-    rates, rate = _rates(tried, *_place(cell)), chosen.settings[name]
-    place = rates.index(rate)
-    if place == len(rates) - 1 and rate < most:
-        return {**chosen.settings, name: min(most, rate * spacing)}
-    if place == 0:
-        return {**chosen.settings, name: rate / spacing}
-    below, above = rates[place - 1], rates[min(place + 1, len(rates) - 1)]
-    return {**chosen.settings, name: (rate * (above if above / rate >= rate / below else below)) ** 0.5}
-
-
-def _knob_values(cell: Cell) -> list[float]:
-    """The values of its rule's main knob that were not tried with its rates, the first KNOB_TRIES of them."""
-    facts = facts_of(cell.settings.rule.kind)
-    if facts.knob is None:
-        return []
-    return [value for value in facts.grid if value != cell.settings.rule.settings[facts.knob]][:KNOB_TRIES]
-
-
-def _finalists(tried: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
-    """For each task and rule the settings that the first seed likes best, in this order."""
-    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for row in sorted(tried, key=lambda row: -row["accuracy"]):
-        mine = found.setdefault((row["task"], row["rule"]), [])
-        if row["settings"] not in mine and len(mine) < FINALISTS:
-            mine.append(row["settings"])
-    return found
-
-
 def _place(cell: Cell) -> tuple[str, str]:
     return cell.task.name, cell.rule.label
 
 
-def _best(base: Sequence[Cell], tried: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], tuned.Chosen]:
-    """For each task and rule the settings with the highest mean accuracy over seeds; the smaller rate wins a tie.
+class Search:
+    """All that was tried of one rule on one task, and what should be tried next."""
 
-    Settings that were tried with fewer seeds than others do not count.
-    """
-    best = {}
-    for cell in base:
-        place = _place(cell)
-        if place in best:
-            continue
+    def __init__(self, cell: Cell, spacing: float) -> None:
+        self.cell, self.spacing, self.place = cell, spacing, _place(cell)
+        self.facts = facts_of(cell.settings.rule.kind)
+        self.own: float = cell.settings.rule.settings[self.facts.rate]  # the rate, whatever it is called
+        self.tried: list[dict[str, Any]] = []
+
+    def with_rate(self, rate: float) -> dict[str, Any]:
+        return {self.facts.rate: min(self.facts.rate_most, rate)}
+
+    def at(self, cell: Cell, settings: Mapping[str, Any]) -> Cell:
+        """The cell with these settings of its rule."""
+        rule = cell.settings.rule.having(**settings)
+        return replace(cell, settings=replace(cell.settings, rule=rule).resolved())
+
+    def note(self, cell: Cell, run: Run, metric: str) -> None:
+        """What a run reached, and the settings that are searched.
+
+        Where perplexity is the metric, `accuracy` is one over it: the mean probability of the right token.
+        """
+        values, summary = cell.settings.rule.settings, run.summary
+        reached = summary.get("final_accuracy") or 0.0
+        if metric == "perplexity":
+            reached = math.exp(-statistics.final(run.rows["test_loss"]))
+        row = {"task": self.place[0], "rule": self.place[1], "seed": cell.seed}
+        row["settings"] = {name: values[name] for name in (self.facts.rate, self.facts.knob) if name is not None}
+        row["accuracy"] = 0.0 if summary["diverged"] else reached
+        self.tried.append(row | {"diverged": summary["diverged"], "run": cell.settings.name})
+
+    @property
+    def rates(self) -> list[float]:
+        """The rates tried so far, in ascending order."""
+        return sorted({row["settings"][self.facts.rate] for row in self.tried})
+
+    @property
+    def best(self) -> Chosen:
+        """The settings with the highest mean accuracy over seeds; the smaller rate wins a tie.
+
+        Settings that were tried with fewer seeds than others do not count.
+        """
         scores: dict[tuple[tuple[str, float], ...], dict[int, float]] = {}
-        for row in tried:
-            if (row["task"], row["rule"]) == place:
-                scores.setdefault(tuple(row["settings"].items()), {})[row["seed"]] = row["accuracy"]
-        most = max(len(by_seed) for by_seed in scores.values())
-        whole = {settings: by_seed.values() for settings, by_seed in scores.items() if len(by_seed) == most}
-        means = {settings: sum(found) / len(found) for settings, found in whole.items()}
+        for row in self.tried:
+            scores.setdefault(tuple(row["settings"].items()), {})[row["seed"]] = row["accuracy"]
+        most = max(map(len, scores.values()))
+        means = {each: sum(by.values()) / most for each, by in scores.items() if len(by) == most}
         top = max(means.values())
-        winners = [values for values in means if means[values] == top]
-        smallest = min(winners, key=lambda values: values[0][1])
-        settings = dict(smallest)
-        rate = next(iter(settings.values()))
-        rates = _rates(tried, *place)
-        at_edge = rate in (rates[0], rates[-1])
-        problem = cell.task.problem.name if cell.task.problem else ""
-        best[place] = tuned.Chosen(cell.task.name, problem, cell.rule.label, settings, top, at_edge)
-    return best
+        winners = [dict(each) for each in means if means[each] == top]
+        settings = min(winners, key=lambda each: each[self.facts.rate])
+        problem = self.cell.task.problem.name if self.cell.task.problem else ""
+        at_edge = settings[self.facts.rate] in (self.rates[0], self.rates[-1])
+        return Chosen(self.place[0], problem, self.place[1], settings, top, at_edge)
+
+    def another(self) -> dict[str, Any]:
+        """The best settings with the next rate beyond the grid's end, if that was best, else nearer a neighbour."""
+        settings, rates = self.best.settings, self.rates
+        rate = settings[self.facts.rate]
+        place = rates.index(rate)
+        if place == len(rates) - 1 and rate < self.facts.rate_most:
+            return {**settings, **self.with_rate(rate * self.spacing)}
+        if place == 0:
+            return {**settings, **self.with_rate(rate / self.spacing)}
+        below, above = rates[place - 1], rates[min(place + 1, len(rates) - 1)]
+        return {**settings, self.facts.rate: (rate * (above if above / rate >= rate / below else below)) ** 0.5}
+
+    def knobs(self) -> list[dict[str, Any]]:
+        """The best settings with values of the main knob that were not tried with its rates, the first KNOB_TRIES."""
+        knob = self.facts.knob
+        if knob is None:
+            return []
+        own = self.cell.settings.rule.settings[knob]
+        return [{**self.best.settings, knob: value} for value in self.facts.grid if value != own][:KNOB_TRIES]
+
+    def finalists(self) -> list[Mapping[str, Any]]:
+        """The settings that the first seed likes best, in this order."""
+        found: list[Mapping[str, Any]] = []
+        for row in sorted(self.tried, key=lambda row: -row["accuracy"]):
+            if row["settings"] not in found and len(found) < FINALISTS:
+                found.append(row["settings"])
+        return found

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from html import escape
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from kasync import serving
 from kasync.errors import UserError
 from kasync.live.watch import ABOUT, CLIENTS, UPDATES
 
-ADDRESS = "127.0.0.1"  # nobody else can reach it
-NAMES = ("127.0.0.1", "localhost")  # a page of another site that points its own name here is refused
 MOST = 1500  # points of a curve; a longer run is thinned out
 
 
@@ -79,55 +78,9 @@ def write(folder: Path, out: Path | None = None) -> Path:
     return path
 
 
-def server(folder: Path, port: int = 0) -> ThreadingHTTPServer:
-    """The server, ready for serve_forever(); port 0 takes any that is free."""
-    read(folder)  # a folder that is none is refused now
-    if not 0 <= port <= 65535:
-        raise UserError(f"port = {port}: give one between 0 and 65535; 0 takes any that is free.")
-    handler = type("Page", (_Handler,), {"folder": folder})
-    try:
-        return ThreadingHTTPServer((ADDRESS, port), handler)
-    except OSError as problem:
-        raise UserError(f"port = {port} cannot be used ({problem.strerror}): choose another with --port.") from None
-
-
 def serve(folder: Path, port: int = 8766) -> None:
     """Serve the page until Ctrl-C."""
-    with server(folder, port) as made:
-        print(f"http://{ADDRESS}:{made.server_address[1]}/ follows {folder}; Ctrl-C ends it.", flush=True)
-        try:
-            made.serve_forever()
-        except KeyboardInterrupt:
-            print("The page is no longer served; the run goes on.")
-
-
-class _Handler(BaseHTTPRequestHandler):
-    """Two addresses, the page and its data; everything else is not there."""
-
-    folder: Path
-    server_version = "kasync"
-    sys_version = ""
-
-    def do_GET(self) -> None:
-        host = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
-        if host not in NAMES:
-            self._answer(403, "text/plain", "This page is served to this machine only.")
-        elif self.path in ("/", "/index.html"):
-            self._answer(200, "text/html", html(read(self.folder), follow=True))
-        elif self.path == "/data.json":
-            self._answer(200, "application/json", json.dumps(read(self.folder), allow_nan=False))
-        else:
-            self._answer(404, "text/plain", "There is only the page, at /.")
-
-    def _answer(self, status: int, kind: str, text: str) -> None:
-        body = text.encode()
-        self.send_response(status)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        """A look every two seconds is no news."""
+    read(folder)  # a folder that is none is refused now
+    data = partial(json.dumps, allow_nan=False)
+    after = "The page is no longer served; the run goes on."
+    serving.serve(lambda: html(read(folder), follow=True), lambda: data(read(folder)), port, f"follows {folder}", after)

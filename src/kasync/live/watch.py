@@ -1,7 +1,8 @@
 """What others see of a live run while it goes on: a table of its clients, records of its updates, and where they go.
 
-A record is a plain dictionary. It goes to `on_update`, to every sink (TensorBoard, MLflow, Prometheus, or anything
-that can be called with it) and, as a line of json, into the folder that `kasync live` and `kasync report` read.
+A record is a plain dictionary. It goes to `on_update`, to every sink (TensorBoard, MLflow, WandB, Prometheus, or
+anything that can be called with it) and, as a line of json, into the folder that `kasync live` and `kasync report`
+read.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Protocol
 
+from kasync import tracking
 from kasync.errors import UserError
 from kasync.live.loop import Federation, Update
 
@@ -152,44 +154,45 @@ def as_text(table: Sequence[Mapping[str, Any]], most: int = 40) -> str:
     return "\n".join(lines)
 
 
-class TensorBoard:
-    """Scalars of every update for `tensorboard --logdir FOLDER`."""
+class Tracker:
+    """A sink that puts the numbers of every record into a log."""
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as problem:
-            raise UserError("TensorBoard is not installed: pip install 'kasync[loggers]'.") from problem
-        self.board = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
-
-    def __call__(self, record: Record) -> None:
-        for name, value in scalars(record).items():
-            self.board.add_scalar(name, value, record.get("update", record.get("evaluation")))  # type: ignore[no-untyped-call]
-
-    def close(self) -> None:
-        self.board.close()  # type: ignore[no-untyped-call]
-
-
-class MLflow:
-    """Metrics of every update in a run of its own: MLflow(run_name="hospital")."""
-
-    def __init__(self, settings: Mapping[str, Any] | None = None, **run: Any) -> None:
-        try:
-            import mlflow
-        except ImportError as problem:
-            raise UserError("MLflow is not installed: pip install 'kasync[loggers]'.") from problem
-        self.client = mlflow.MlflowClient()
-        self.run = mlflow.start_run(**run).info.run_id
-        mlflow.log_params(dict(settings or {}))
-        mlflow.end_run()  # nobody else's calls go into it
+    def __init__(self, log: tracking.Log) -> None:
+        self.log = log
 
     def __call__(self, record: Record) -> None:
         step = record.get("update", record.get("evaluation"))
-        for name, value in scalars(record).items():
-            self.client.log_metric(self.run, name.replace("/", "."), value, step=step)
+        self.log.put(0 if step is None else int(step), scalars(record))
 
     def close(self) -> None:
-        self.client.set_terminated(self.run)
+        self.log.close(True)
+
+
+class TensorBoard(Tracker):
+    """Scalars of every update for `tensorboard --logdir FOLDER`."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        super().__init__(tracking.open_tensorboard(folder))
+
+
+class MLflow(Tracker):
+    """Metrics of every update in a run of its own: MLflow(run_name="hospital"), in an `experiment`, with `tags`."""
+
+    def __init__(self, settings: Mapping[str, Any] | None = None, **run: Any) -> None:
+        super().__init__(tracking.open_mlflow(settings, **run))
+        self.run = self.log.key
+
+    def __call__(self, record: Record) -> None:
+        step = record.get("update", record.get("evaluation"))
+        numbers = {name.replace("/", "."): value for name, value in scalars(record).items()}
+        self.log.put(0 if step is None else int(step), numbers)
+
+
+class WandB(Tracker):
+    """Numbers of every update in a run of Weights & Biases; `init` as wandb.init takes it: project, mode ..."""
+
+    def __init__(self, settings: Mapping[str, Any] | None = None, **init: Any) -> None:
+        super().__init__(tracking.open_wandb(settings, **init))
 
 
 class Prometheus:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kasync.experiments import files
+from kasync import files
 from kasync.report import figures as drawing
 from kasync.report import results as reading
 from kasync.report import tables

@@ -98,11 +98,11 @@ def estimates(every: Iterable[Results]) -> Iterator[Estimate]:
                 for line, time in product(experiment.lines, tables.to_targets(experiment)):
                     if (found := tables.sooner(experiment, line, time)) is not None:
                         yield found
-            for task, way in product(experiment.tasks, experiment.semantics):
-                lines = experiment.beside(task, way)
-                for one, other, measure in product(lines, lines, (ACCURACY, STABILITY)):
-                    if one is not other and (found := measure.difference(one, other)) is not None:
+            for _, one, other in experiment.pairs:
+                for ours, theirs, measure in product((one, other), (one, other), (ACCURACY, STABILITY)):
+                    if ours is not theirs and (found := measure.difference(ours, theirs)) is not None:
                         yield found
+            for task, way, _ in experiment.panels:
                 yield from (each.share for each in standings(experiment, task, way) if each.share is not None)
             by_place = {(line.task.name, line.rule.label, line.staleness): line for line in experiment.lines}
             for (task_name, label, way), line in by_place.items():

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from kasync import files
 from kasync.errors import UserError
-from kasync.experiments import files
 from kasync.experiments.experiment import Contender, Task
-from kasync.experiments.resolve import place_of
+from kasync.experiments.settings import place_of
 from kasync.report.numbers import FOLD, Band, counts, during, evaluations, sweeps
 from kasync.report.results import ACCURACY, PRINTED, WORDS, Findings, Line, Results
 from kasync.statistics import FEW, LEVEL, Estimate, bands

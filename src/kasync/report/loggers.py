@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import csv
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,54 +22,28 @@ from kasync import checks, components
 from kasync.errors import UserError
 from kasync.experiments.display import Display
 from kasync.simulator import Record
+from kasync.tracking import Log, open_mlflow, open_tensorboard, open_wandb
 
 POINTS = 500  # steps of a run that a grid logs, beside all evaluations
-
-COLUMNS = (
-    "step",
-    "time",
-    "loss",
-    "lr",
-    "stage",
-    "staleness",
-    "max_staleness",
-    "selected",
-    "largest_weight",
-    "similarity",
-    "dropped",
-    "accuracy",
-    "test_loss",
+NUMBERS = (
+    *("time", "loss", "lr", "stage", "staleness", "max_staleness", "selected", "largest_weight", "similarity"),
+    *("dropped", "accuracy", "test_loss"),
 )
 
 
 def scalars(record: Record) -> dict[str, float]:
     """What a logger can draw of one step: its numbers, and means over its k deliveries; only those there are."""
     weights = np.maximum(np.nan_to_num(record.weights), 0.0)  # [k]
-    known: dict[str, Any] = {
-        "time": record.time,
-        "loss": record.loss,
-        "lr": record.lr,
-        "stage": record.stage,
+    of_deliveries = {
         "staleness": record.staleness.mean(),
         "max_staleness": record.staleness.max(),
         "selected": (weights > 0).sum(),
         "largest_weight": weights.max() / max(weights.sum(), 1e-12),
         "similarity": None if record.similarities is None else np.nanmean(record.similarities),
-        "dropped": record.dropped,
-        "accuracy": record.accuracy,
-        "test_loss": record.test_loss,
-        **record.metrics,
     }
+    own = {name: of_deliveries[name] if name in of_deliveries else getattr(record, name) for name in NUMBERS}
+    known: dict[str, Any] = {**own, **record.metrics}
     return {name: float(value) for name, value in known.items() if value is not None and np.isfinite(value)}
-
-
-@dataclass(frozen=True)
-class Log:
-    """An open log: `put` takes the numbers of a step, `close` says whether the run ended well."""
-
-    put: Callable[[int, Mapping[str, float]], None]
-    close: Callable[[bool], None]
-    conclude: Callable[[Mapping[str, float]], None] = lambda summary: None  # the numbers of the whole run
 
 
 # ---- one run
@@ -82,7 +55,7 @@ def csv_file(records: Iterable[Record], path: str | Path) -> Iterator[Record]:
         file = open(path, "w", newline="", encoding="utf-8", buffering=1)  # noqa: SIM115 (closed in _passing)
     except OSError as problem:
         raise UserError(f"{path} cannot be written ({problem.strerror}): choose another file.") from None
-    writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+    writer = csv.DictWriter(file, ("step", *NUMBERS), extrasaction="ignore")
     writer.writeheader()
     yield from _passing(
         records, Log(lambda step, values: writer.writerow({"step": step, **values}), lambda well: file.close())
@@ -117,93 +90,11 @@ def wandb(
     yield from _passing(records, open_wandb(settings, **init), every)
 
 
-def open_tensorboard(folder: str | Path) -> Log:
-    """Event files in this folder."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as problem:
-        raise UserError("TensorBoard is not installed: pip install 'kasync[loggers]'.") from problem
-    board = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
-    last = [0]
-
-    def put(step: int, values: Mapping[str, float]) -> None:
-        last[0] = step
-        for name, value in values.items():
-            board.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
-
-    def conclude(summary: Mapping[str, float]) -> None:
-        for name, value in summary.items():
-            board.add_scalar(f"summary/{name}", value, last[0])  # type: ignore[no-untyped-call]
-
-    return Log(put, lambda well: board.close(), conclude)  # type: ignore[no-untyped-call]
-
-
-def open_mlflow(
-    settings: Mapping[str, Any] | None = None,
-    run_name: str | None = None,
-    experiment: str | None = None,
-    tags: Mapping[str, str] | None = None,
-) -> Log:
-    """A run of its own beside any that is active; several may be open at once."""
-    try:
-        import mlflow as flow
-        from mlflow.entities import Metric, Param
-        from mlflow.exceptions import MlflowException
-    except ImportError as problem:
-        raise UserError("MLflow is not installed: pip install 'kasync[loggers]'.") from problem
-    address = flow.get_tracking_uri()
-    if address.startswith("file:") or "://" not in address:
-        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3.7 refuses folders unless told so
-    try:
-        client = flow.MlflowClient()
-        place = client.get_experiment_by_name(experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default")
-        number = place.experiment_id if place is not None else client.create_experiment(experiment or "Default")
-        run = client.create_run(number, run_name=run_name, tags=dict(tags or {}))
-    except (MlflowException, ImportError) as problem:
-        first = str(problem).partition("\n")[0]
-        raise UserError(
-            f"MLflow cannot write to {address} ({first}): set another address, mlflow.set_tracking_uri('sqlite:///"
-            f"mlflow.db'), say; a database needs pip install 'kasync[loggers]'."
-        ) from problem
-    key = run.info.run_id
-    given = [Param(name, str(value)[:6000]) for name, value in _flat(settings or {}).items()]
-    for start in range(0, len(given), 100):
-        client.log_batch(key, params=given[start : start + 100])
-
-    def put(step: int, values: Mapping[str, float]) -> None:
-        now = int(1000 * time.time())
-        client.log_batch(key, metrics=[Metric(name, value, now, step) for name, value in values.items()])
-
-    def conclude(summary: Mapping[str, float]) -> None:
-        put(0, {f"summary.{name}": value for name, value in summary.items()})
-
-    return Log(put, lambda well: client.set_terminated(key, "FINISHED" if well else "FAILED"), conclude)
-
-
-def open_wandb(settings: Mapping[str, Any] | None = None, **init: Any) -> Log:
-    """A run of its own; several may be open at once."""
-    try:
-        import wandb as weights
-    except ImportError as problem:
-        raise UserError("Weights & Biases is not installed: pip install 'kasync[loggers]'.") from problem
-    run = weights.init(config=_flat(settings or {}), reinit="create_new", **init)
-
-    def conclude(summary: Mapping[str, float]) -> None:
-        for name, value in summary.items():
-            run.summary[name] = value
-
-    return Log(
-        lambda step, values: run.log(dict(values), step=step),
-        lambda well: run.finish(exit_code=0 if well else 1),
-        conclude,
-    )
-
-
 # ---- many runs
 
 
 @dataclass(eq=False)
-class Tracked:
+class Tracked(Display):
     """A grid's display that also logs every run, by itself and under one group; `settings` by the name of a run."""
 
     display: Display
@@ -247,22 +138,14 @@ class Tracked:
             self.open.pop(name).close(well)
 
 
-def _tensorboard_runs(group: str, folder: Path) -> Callable[[str, Mapping[str, Any]], Log]:
-    return lambda name, settings: open_tensorboard(folder / "tensorboard" / name)
-
-
-def _mlflow_runs(group: str, folder: Path) -> Callable[[str, Mapping[str, Any]], Log]:
-    return lambda name, settings: open_mlflow(settings, name, group)
-
-
 def _wandb_runs(group: str, folder: Path) -> Callable[[str, Mapping[str, Any]], Log]:
     where = {"project": os.environ.get("WANDB_PROJECT", "kasync"), "group": group, "dir": str(folder)}
     return lambda name, settings: open_wandb(settings, name=name, **where)
 
 
 TRACKERS: dict[str, Callable[[str, Path], Callable[[str, Mapping[str, Any]], Log]]] = {
-    "tensorboard": _tensorboard_runs,
-    "mlflow": _mlflow_runs,
+    "tensorboard": lambda group, folder: lambda name, settings: open_tensorboard(folder / "tensorboard" / name),
+    "mlflow": lambda group, folder: lambda name, settings: open_mlflow(settings, name, group),
     "wandb": _wandb_runs,
 }
 
@@ -292,11 +175,3 @@ def _passing(records: Iterable[Record], log: Log, every: int = 1) -> Iterator[Re
         raise
     finally:
         log.close(well)
-
-
-def _flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Tables in tables as names with dots."""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
-    return flat

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kasync.experiments.experiment import Contender, Task
-from kasync.experiments.resolve import facts_of
+from kasync.experiments.settings import facts_of
 from kasync.experiments.store import Run
 from kasync.report.results import ACCURACY, ANY, STABILITY, WORDS, Findings, Line, reaching
 from kasync.statistics import Estimate, bands, estimate
@@ -29,7 +29,7 @@ Reals = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """A curve with its interval; `low` and `high` as `intervals.bands` makes them. [points] each"""
+    """A curve with its interval; `low` and `high` as `statistics.bands` makes them. [points] each"""
 
     x: Reals
     mean: Reals
@@ -210,13 +210,23 @@ def _mean(found: Estimate | None) -> float | None:
     return None if found is None else found.mean
 
 
-def sentences(experiment: Findings) -> list[str]:
-    """The verdict on each task under each semantics in words."""
+def verdicts_in_words(experiment: Findings) -> dict[str, dict[str, str]]:
+    """Task -> semantics -> what can be said of the rules, empty where nothing can be."""
     if experiment.kind == "timelines" or experiment.tried:
-        return []
-    told = [(task, way, verdict_on(experiment, task, way)) for task in experiment.tasks for way in experiment.semantics]
-    several = len(experiment.semantics) > 1
-    return [f"{task.title}{f' ({WORDS[way]})' if several else ''}: {words}" for task, way, words in told if words]
+        return {}
+    ways = experiment.semantics
+    return {task.name: {way: verdict_on(experiment, task, way) for way in ways} for task in experiment.tasks}
+
+
+def sentences(experiment: Findings) -> list[str]:
+    """The same as one sentence or two for each task and semantics."""
+    titles, several = {task.name: task.title for task in experiment.tasks}, len(experiment.semantics) > 1
+    return [
+        f"{titles[task]}{f' ({WORDS[way]})' if several else ''}: {words}"
+        for task, by_way in verdicts_in_words(experiment).items()
+        for way, words in by_way.items()
+        if words
+    ]
 
 
 def verdict_on(experiment: Findings, task: Task, way: str) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cache
 from html import escape
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -19,33 +18,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kasync import serving
 from kasync.errors import UserError
+from kasync.files import flat
 from kasync.report import results as reading
 from kasync.report.figures import looks
-from kasync.report.numbers import AXES, Band, counts, during, evaluations, verdict_on
+from kasync.report.numbers import AXES, Band, counts, during, evaluations, verdicts_in_words
 from kasync.report.results import ACCURACY, ANY, PRINTED, STABILITY, WORDS, Findings, Line, Results, all_of
 from kasync.statistics import METHOD, Estimate
 
-DURING = (
-    "staleness",
-    "max_staleness",
-    "selected",
-    "effective",
-    "largest_weight",
-    "similarity",
-    "lr",
-    "stage",
-    "dropped",
-)
+DURING = ("staleness", "max_staleness", "selected", "effective", "largest_weight", "similarity", "lr", "stage")
 HELD = ("held", "delivered")  # where only timelines were made
 COUNTS = ("staleness_count", "staleness_weight", "weight_count", "similarity_count", "selected_count")
 LABELS = ("label_samples", "label_deliveries", "label_weight")
+HIDDEN = ("seed", "root", "arrivals.path")  # settings that are not shown
 CLIENT_POINTS = 100
 DIGITS = 4  # significant, of what is drawn
 AXIS_DIGITS = 8  # of steps, times and updates
 NOWHERE, SAME_ORIGIN = "'none'", "'self'"  # what the page may connect to
-ADDRESS = "127.0.0.1"  # nobody else can reach it
-NAMES = ("127.0.0.1", "localhost")  # a page of another site that points its own name here is refused
 WAIT_FOR_A_RUN = 0.3
 
 
@@ -82,12 +72,12 @@ def _experiment(experiment: Findings) -> dict[str, Any]:
         "measures": [{"name": each.name, "title": each.title, "digits": each.digits} for each in all_of(experiment)],
         "lines": [_line(experiment, line) for line in experiment.lines],
         "differences": _differences(experiment),
-        "verdicts": _verdicts(experiment),
+        "verdicts": verdicts_in_words(experiment),
     }
 
 
 def _line(experiment: Findings, line: Line) -> dict[str, Any]:
-    names = HELD if experiment.kind == "timelines" else DURING
+    names = HELD if experiment.kind == "timelines" else (*DURING, "dropped")
     first = next((run for run in line.runs.values() if run.begun), None)
     return {
         "task": line.task.name,
@@ -106,33 +96,17 @@ def _line(experiment: Findings, line: Line) -> dict[str, Any]:
         "numbers": {measure.name: _estimate(measure.estimate(line)) for measure in all_of(experiment)},
         "paper": {name: line.paper(printed) for name, printed in PRINTED.items()},
         "bound": next((run.summary.get("bound") for run in line.finished), None),
-        "settings": _flat(first.settings) if first else {},
+        "settings": {name: str(value) for name, value in flat(first.settings) if name not in HIDDEN} if first else {},
     }
-
-
-def _verdicts(experiment: Findings) -> dict[str, dict[str, str]]:
-    """Task -> semantics -> the verdict in words."""
-    if experiment.kind == "timelines" or experiment.tried:
-        return {}
-    ways = experiment.semantics
-    return {task.name: {way: verdict_on(experiment, task, way) for way in ways} for task in experiment.tasks}
 
 
 def _differences(experiment: Findings) -> list[dict[str, Any]]:
     """Every pair of rules on each task under each semantics, once: rule minus other."""
-    if experiment.kind == "timelines":
-        return []
-    found = []
-    for task in experiment.tasks:
-        for way in experiment.semantics:
-            lines = experiment.beside(task, way)
-            for place, ours in enumerate(lines):
-                for other in lines[place + 1 :]:
-                    pair = {"task": task.name, "staleness": way, "rule": ours.rule.label, "minus": other.rule.label}
-                    found.append(
-                        pair | {each.name: _estimate(each.difference(ours, other)) for each in (ACCURACY, STABILITY)}
-                    )
-    return found
+    return [
+        {"task": ours.task.name, "staleness": way, "rule": ours.rule.label, "minus": other.rule.label}
+        | {each.name: _estimate(each.difference(ours, other)) for each in (ACCURACY, STABILITY)}
+        for way, ours, other in (experiment.pairs if experiment.kind != "timelines" else ())
+    ]
 
 
 def _participation(line: Line, name: str) -> NDArray[np.float64] | None:
@@ -175,17 +149,6 @@ def _short(value: float | None, digits: int = DIGITS) -> float | None:
     return int(short) if short == int(short) else short
 
 
-def _flat(settings: Mapping[str, Any]) -> dict[str, str]:
-    """section.setting -> value, in the order of the file."""
-    flat: dict[str, str] = {}
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            flat |= {f"{name}.{inner}": str(each) for inner, each in value.items()}
-        else:
-            flat[name] = str(value)
-    return {name: value for name, value in flat.items() if name not in ("seed", "root", "arrivals.path")}
-
-
 # ---- one file
 
 
@@ -206,11 +169,6 @@ def html(data: dict[str, Any], live: bool = False) -> str:
 
 def as_json(data: dict[str, Any]) -> str:
     return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-
-def fingerprint(text: str) -> str:
-    """Twelve digits that change when the text does."""
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _packaged(name: str) -> str:
@@ -234,69 +192,27 @@ def _as_script(text: str) -> str:
 # ---- a server for this machine only
 
 
-def serve(results_folder: str | Path, port: int = 8765, tell: Callable[[str], None] = print) -> None:
+def serve(results_folder: str | Path, port: int = 8765) -> None:
     """Serve the report until Ctrl-C; port 0 takes any that is free."""
-    with server(results_folder, port) as made:
-        tell(f"http://{ADDRESS}:{made.server_address[1]}/ shows {results_folder}; Ctrl-C ends it.")
-        try:
-            made.serve_forever()
-        except KeyboardInterrupt:
-            tell("The report is no longer served; the results are where they were.")
+    after = "The report is no longer served; the results are where they were."
+    serving.serve(*_sources(results_folder), port, f"shows {results_folder}", after)
 
 
 def server(results_folder: str | Path, port: int = 0) -> ThreadingHTTPServer:
     """The server, ready for serve_forever()."""
+    return serving.server(*_sources(results_folder), port)
+
+
+def _sources(results_folder: str | Path) -> tuple[Callable[[], str], Callable[[], str]]:
+    """What gives the page and what gives its data, as the results are then."""
     folder = Path(results_folder)
     reading.read(folder)  # a folder that is none is refused now
-    if not 0 <= port <= 65535:
-        raise UserError(f"port = {port}: give one between 0 and 65535; 0 takes any that is free.")
-    handler = type("Report", (_Handler,), {"folder": folder})
-    try:
-        return ThreadingHTTPServer((ADDRESS, port), handler)
-    except OSError as problem:
-        raise UserError(f"port = {port} cannot be used ({problem.strerror}): choose another with --port.") from None
 
-
-class _Handler(BaseHTTPRequestHandler):
-    """Two addresses, the page and its data; everything else is not there."""
-
-    folder: Path
-    server_version = "kasync"
-    sys_version = ""
-
-    def do_GET(self) -> None:
-        host = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
-        if host not in NAMES:
-            self._answer(403, "text/plain", "This report is served to this machine only.")
-        elif self.path in ("/", "/index.html"):
-            self._answer(200, "text/html", html(payload(self._results()), live=True))
-        elif self.path == "/data.json":
-            text = as_json(payload(self._results()))
-            mark = f'"{fingerprint(text)}"'
-            known = self.headers.get("If-None-Match") == mark
-            self._answer(304 if known else 200, "application/json", "" if known else text, mark)
-        else:
-            self._answer(404, "text/plain", "There is only the report, at /.")
-
-    def _results(self) -> reading.Results:
-        """As they are now; a file that a run is about to replace is tried once more."""
+    def now() -> dict[str, Any]:
         try:
-            return reading.read(self.folder)
-        except UserError:
+            return payload(reading.read(folder))
+        except UserError:  # a file that a run is about to replace is tried once more
             time.sleep(WAIT_FOR_A_RUN)
-            return reading.read(self.folder)
+            return payload(reading.read(folder))
 
-    def _answer(self, status: int, kind: str, text: str, mark: str | None = None) -> None:
-        body = text.encode()
-        self.send_response(status)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        if mark is not None:
-            self.send_header("ETag", mark)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        """Quiet: a poll every two seconds is no news."""
+    return lambda: html(now(), live=True), lambda: as_json(now())

@@ -7,13 +7,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from kasync import statistics
 from kasync.errors import UserError
 from kasync.experiments.experiment import COSTS, Contender, Experiment, Task
-from kasync.experiments.resolve import title_of
+from kasync.experiments.settings import title_of
 from kasync.experiments.store import ABOUT, Run, Store, run_in
 from kasync.statistics import Estimate, estimate, paired
 
@@ -84,6 +85,16 @@ class Findings:
     def beside(self, task: Task, staleness: str) -> list[Line]:
         """The lines of one panel: this task under this semantics, in the order of the rules."""
         return [line for line in self.lines if line.task is task and line.staleness in (staleness, ANY)]
+
+    @property
+    def panels(self) -> list[tuple[Task, str, list[Line]]]:
+        """Each task under each semantics, with its lines."""
+        return [(task, way, self.beside(task, way)) for task in self.tasks for way in self.semantics]
+
+    @property
+    def pairs(self) -> list[tuple[str, Line, Line]]:
+        """Lines that can be compared, each pair once, with the semantics."""
+        return [(way, *pair) for _, way, lines in self.panels for pair in combinations(lines, 2)]
 
     def groups(self) -> dict[str, list[Task]]:
         """Tasks by the line of a table or the figure that they belong to, each in the order of x."""

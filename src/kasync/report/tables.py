@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from kasync.experiments.experiment import Contender, Task
-from kasync.experiments.resolve import FRESH
+from kasync.experiments.settings import FRESH
+from kasync.files import csv_text
 from kasync.report.numbers import FOLD, KEPT, NEAR, Standing, standings, sweeps, verdicts
 from kasync.report.results import (
     ACCURACY,
@@ -38,6 +38,8 @@ NOTHING = "–"
 WITHIN = "°"  # marks what lies within the interval of the best
 MEASURED = 100  # rows of the table of speed and staleness, at most: what is longer is better read from the store
 ESTIMATE = ("mean", "low", "high", "seeds")
+PLACE = ("experiment", "task", "rule", "staleness")
+JUDGED = (ACCURACY, STABILITY)
 SHOWN = (ACCURACY, *ENDS[:2], STABILITY, BEHAVIOUR[0])  # in the table of a comparison
 SHOWN_OF_TIMELINES = (OF_TIMELINES[0], *OF_TIMELINES[2:])
 Cell = Callable[[Standing], str]
@@ -62,14 +64,11 @@ def sections(experiment: Findings) -> list[str]:
     speed = _measured(experiment, [*targets(experiment), *BEHAVIOUR], "How fast, how stale, how many")
     if experiment.about.baseline:
         return [*(race(experiment, name, tasks) for name, tasks in experiment.groups().items()), speed]
-    if _crossed(experiment):
+    printed = any(task.paper for task in experiment.tasks)
+    if len(experiment.tasks) > 1 and len(experiment.semantics) == 1 and not printed:  # rules beside each other only
         return [*matrices(experiment), speed]
-    return [
-        *(_beside_the_paper(experiment, name, tasks) for name, tasks in experiment.groups().items()),
-        _differences(experiment),
-        _between_semantics(experiment),
-        speed,
-    ]
+    tables = [_beside_the_paper(experiment, name, tasks) for name, tasks in experiment.groups().items()]
+    return [*tables, _differences(experiment), _between_semantics(experiment), speed]
 
 
 def race(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
@@ -107,11 +106,8 @@ def to_targets(experiment: Findings) -> list[Measure]:
 
 def sooner(experiment: Findings, line: Line, time: Measure) -> Estimate | None:
     """The baseline's time to a target over this line's, seed by seed, where both are there."""
-    theirs = [
-        other
-        for other in experiment.beside(line.task, experiment.semantics[0])
-        if other.rule.label == experiment.about.baseline
-    ]
+    beside = experiment.beside(line.task, experiment.semantics[0])
+    theirs = [other for other in beside if other.rule.label == experiment.about.baseline]
     return estimate(ratios(time.by_seed(theirs[0]), time.by_seed(line))) if theirs else None
 
 
@@ -133,94 +129,84 @@ def told_apart(experiment: Findings, task: Task) -> dict[str, list[str]]:
     return found
 
 
-def _crossed(experiment: Findings) -> bool:
-    """Whether rules on several tasks are compared with each other, and not with the paper or the published code."""
-    printed = any(task.paper for task in experiment.tasks)
-    return len(experiment.tasks) > 1 and len(experiment.semantics) == 1 and not printed
-
-
 def _about(experiment: Findings) -> str:
     done, planned = experiment.counts
-    made = f" Made by `{experiment.about.command}`." if experiment.about.command else ""
-    lines = [f"## {experiment.title}", " · ".join(experiment.about.figures), f"{experiment.about.shows}{made}"]
+    about = experiment.about
+    made = f" Made by `{about.command}`." if about.command else ""
+    lines = [f"## {experiment.title}", " · ".join(about.figures), f"{about.shows}{made}"]
     stands = sorted({(task.stands_for, task.note) for task in experiment.tasks if task.stands_for or task.note})
     lines += [f"- {f'For {name}: ' if name else ''}{note}" for name, note in stands if note]
-    if experiment.about.tuned:
-        lines.append(f"Settings of the rules: those chosen in {Path(experiment.about.tuned).name}.")
+    if about.tuned:
+        lines.append(f"Settings of the rules: those chosen in {Path(about.tuned).name}.")
     if done < planned:
         lines.append(f"**{planned - done} of its {planned} runs are not finished; numbers will change.**")
     return "\n\n".join(line for line in lines if line.strip())
 
 
+def _by_semantics(experiment: Findings, task: Task, rule: Contender) -> dict[str, Line]:
+    return {line.staleness: line for line in experiment.lines if line.task is task and line.rule is rule}
+
+
 def _beside_the_paper(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
     """Accuracy and stability: what is printed, and ours under each semantics."""
-    head = ["task", "rule"]
     columns: list[tuple[Measure, str]] = []  # (measure, semantics or "paper")
-    for measure in (ACCURACY, STABILITY):
+    for measure in JUDGED:
         printed = any(PRINTED[measure.name] in numbers for task in tasks for numbers in task.paper.values())
-        ways = (["paper"] if printed else []) + experiment.semantics
-        columns += [(measure, way) for way in ways]
-        head += [f"{measure.title}: {WORDS.get(way, way)}" for way in ways]
-    rows = []
-    for task in tasks:
-        for rule in experiment.rules:
-            lines = {line.staleness: line for line in experiment.lines if line.task is task and line.rule is rule}
-            if lines:
-                cells = [_cell(lines, measure, way) for measure, way in columns]
-                rows.append([task.title, rule.title, *cells])
-    return table(f"### {name}", head, rows)
+        columns += [(measure, way) for way in [*(["paper"] if printed else []), *experiment.semantics]]
 
+    def cell(lines: dict[str, Line], measure: Measure, way: str) -> str:
+        if way == "paper":
+            value = next(iter(lines.values())).paper(PRINTED[measure.name])
+            return NOTHING if value is None else f"{value:.4f}"
+        line = lines.get(way) or lines.get(ANY)
+        return NOTHING if line is None else number(measure.estimate(line), measure.digits, len(line.runs))
 
-def _cell(lines: dict[str, Line], measure: Measure, way: str) -> str:
-    if way == "paper":
-        printed = next(iter(lines.values())).paper(PRINTED[measure.name])
-        return NOTHING if printed is None else f"{printed:.4f}"
-    line = lines.get(way) or lines.get(ANY)
-    return NOTHING if line is None else number(measure.estimate(line), measure.digits, len(line.runs))
+    rows = [
+        [task.title, rule.title, *(cell(lines, *column) for column in columns)]
+        for task, rule in product(tasks, experiment.rules)
+        if (lines := _by_semantics(experiment, task, rule))
+    ]
+    head = [f"{measure.title}: {WORDS.get(way, way)}" for measure, way in columns]
+    return table(f"### {name}", ["task", "rule", *head], rows)
 
 
 def _differences(experiment: Findings) -> str:
     """The first rule minus each other one, on the same seeds and arrivals."""
     first = experiment.rules[0]
-    rows = []
-    for task in experiment.tasks:
-        for way in experiment.semantics:
-            lines = experiment.beside(task, way)
-            ours = [line for line in lines if line.rule is first]
-            for other in lines:
-                if ours and other.rule is not first:
-                    found = [measure.difference(ours[0], other) for measure in (ACCURACY, STABILITY)]
-                    pairs = [NOTHING if each is None else difference(each) for each in found]
-                    rows.append([task.title, WORDS[way], f"{first.title} − {other.rule.title}", *pairs])
+    rows = [
+        [ours.task.title, WORDS[way], f"{first.title} − {other.rule.title}", *_judged(ours, other)]
+        for way, ours, other in experiment.pairs
+        if ours.rule is first and other.rule is not first
+    ]
     head = ["task", "staleness", "difference", "final accuracy", "stability (lower is steadier)"]
-    title = f"### {first.title} against the others, paired by seed (bold: the interval excludes 0)"
-    return table(title, head, rows)
+    return table(f"### {first.title} against the others, paired by seed (bold: the interval excludes 0)", head, rows)
 
 
 def _between_semantics(experiment: Findings) -> str:
     """What the aliased semantics of the published code adds."""
-    rows = []
-    for task in experiment.tasks:
-        for rule in experiment.rules:
-            lines = {line.staleness: line for line in experiment.lines if line.task is task and line.rule is rule}
-            if {"true", "published-code"} <= lines.keys():
-                found = [
-                    measure.difference(lines["published-code"], lines["true"]) for measure in (ACCURACY, STABILITY)
-                ]
-                rows.append(
-                    [task.title, rule.title, *(NOTHING if each is None else difference(each) for each in found)]
-                )
+    rows = [
+        [task.title, rule.title, *_judged(lines["published-code"], lines["true"])]
+        for task, rule in product(experiment.tasks, experiment.rules)
+        if {"true", "published-code"} <= (lines := _by_semantics(experiment, task, rule)).keys()
+    ]
     title = "### Published code − true staleness, paired by seed"
     return table(title, ["task", "rule", "final accuracy", "stability"], rows)
 
 
+def _judged(one: Line, other: Line) -> list[str]:
+    """The one minus the other in accuracy and stability."""
+    found = [measure.difference(one, other) for measure in JUDGED]
+    return [NOTHING if each is None else difference(each) for each in found]
+
+
 def _measured(experiment: Findings, measures: Sequence[Measure], title: str) -> str:
-    rows = []
     if len(experiment.lines) > MEASURED:
         return f"### {title}\n\n{len(experiment.lines)} rows, in table.csv."
-    for line in experiment.lines:
-        cells = [number(measure.estimate(line), measure.digits, len(line.runs)) for measure in measures]
-        rows.append([line.task.title, line.rule.title, WORDS[line.staleness], *cells])
+    rows = [
+        [line.task.title, line.rule.title, WORDS[line.staleness]]
+        + [number(measure.estimate(line), measure.digits, len(line.runs)) for measure in measures]
+        for line in experiment.lines
+    ]
     return table(f"### {title}", ["task", "rule", "staleness", *(measure.title for measure in measures)], rows)
 
 
@@ -244,57 +230,26 @@ def lines(experiment: Findings) -> list[dict[str, Any]]:
     return rows
 
 
-def texts(results: Results, pictures: Sequence[tuple[str, str]] = ()) -> dict[str, str]:
-    """Every file of a report that is text: name -> content."""
-    files = {"report.md": markdown(results, pictures), "numbers.csv": by_run(results), "table.csv": by_line(results)}
-    files |= {"differences.csv": differences(results), "verdict.csv": standing(results)}
-    return files | ({"rates.csv": by_rate(results)} if any(each.tried for each in results.experiments) else {})
-
-
 # ---- many rules on many tasks
 
 
 def matrices(experiment: Findings) -> list[str]:
     """The verdict over all tasks, then everything by group; a verdict over several tasks only."""
     groups, several = experiment.groups(), len(experiment.rules) > 1
-    every = [accuracies, stabilities]
-    every += [shares, paces] if _has_limit(experiment) else []
-    every += [leads] if several else []
+    limited = _has_limit(experiment)
     found = [verdict(experiment, "Everything", experiment.tasks)] if several and len(groups) > 1 else []
     for name, tasks in groups.items():
         found += [verdict(experiment, name, tasks)] if several and len(tasks) > 1 else []
-        found += [each(experiment, name, tasks) for each in every]
+        for title, cell, needs_limit, limits in MATRICES:
+            if limited or not needs_limit:
+                found.append(_matrix(experiment, tasks, f"### {name}: {title}", cell, limits=limits))
+        found += [leads(experiment, name, tasks)] if several else []
     return found
-
-
-def accuracies(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
-    """Final accuracy of one group; the best in bold, what lies within its interval marked."""
-    title = f"### {name}: final accuracy (bold: the best; {WITHIN}: within its 95% interval)"
-    return _matrix(experiment, tasks, title, _accuracy)
-
-
-def stabilities(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
-    """Stability of one group."""
-    title = f"### {name}: stability (standard deviation of the last ten log accuracies)"
-    return _matrix(experiment, tasks, title, lambda each: _number(each.stability, 4))
-
-
-def shares(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
-    """Accuracy as a share of the limit's."""
-    title = f"### {name}: share of the accuracy without staleness, in %"
-    return _matrix(experiment, tasks, title, _share, limits=False)
-
-
-def paces(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
-    """Steps to most of the limit's accuracy."""
-    title = f"### {name}: steps to {NEAR:.0%} of the accuracy without staleness"
-    return _matrix(experiment, tasks, f"{title} (bold: the fewest, with every seed)", _pace)
 
 
 def leads(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
     """The first rule minus each other one, paired by seed."""
     first = experiment.rules[0]
-    title = f"### {name}: {first.title} minus the others, paired by seed"
     corrected = _corrected(experiment, first)
 
     def lead(each: Standing) -> str:
@@ -304,26 +259,20 @@ def leads(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
             return NOTHING
         return difference(found, bold=corrected.get((each.line.task.name, each.line.rule.label), 1.0) < 1.0 - LEVEL)
 
-    rules = [rule for rule in experiment.rules if rule is not first]
-    return _matrix(
-        experiment,
-        tasks,
-        f"{title} (bold: significant by Holm's correction over {len(corrected)} comparisons)",
-        lead,
-        rules=rules,
-    )
+    bold = f"(bold: significant by Holm's correction over {len(corrected)} comparisons)"
+    title = f"### {name}: {first.title} minus the others, paired by seed {bold}"
+    return _matrix(experiment, tasks, title, lead, rules=[rule for rule in experiment.rules if rule is not first])
 
 
 def _corrected(experiment: Findings, first: Contender) -> dict[tuple[str, str], float]:
     """p of the first rule against each other that competes, on each task, corrected for all of them together."""
-    places, raw = [], []
-    for task in experiment.tasks:
-        lines = experiment.beside(task, experiment.semantics[0])
-        ours = [line for line in lines if line.rule is first]
-        for line in lines:
-            if ours and line.rule is not first and line.staleness != ANY:
-                places.append((task.name, line.rule.label))
-                raw.append(p_value(differences_by_seed(ACCURACY.by_seed(ours[0]), ACCURACY.by_seed(line))))
+    pairs = [
+        (ours, line)
+        for way, ours, line in experiment.pairs
+        if way == experiment.semantics[0] and ours.rule is first and line.staleness != ANY
+    ]
+    raw = [p_value(differences_by_seed(ACCURACY.by_seed(ours), ACCURACY.by_seed(line))) for ours, line in pairs]
+    places = [(line.task.name, line.rule.label) for _, line in pairs]
     return {place: p for place, p in zip(places, holm(raw), strict=True) if p is not None}
 
 
@@ -339,14 +288,9 @@ def verdict(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
         ]
         rows.append([each.rule.title, *([NOTHING] * 4 if each.limit else counts), *extremes])
     head = [
-        "rule",
-        "best",
-        "ahead of every other, paired",
-        "best or within the best's interval",
+        *("rule", "best", "ahead of every other, paired", "best or within the best's interval"),
         f"first to {NEAR:.0%} of the limit",
-        "largest shortfall to the best",
-        "smallest share of the limit",
-        "least steady",
+        *("largest shortfall to the best", "smallest share of the limit", "least steady"),
     ]
     return table(f"### {name}: verdict over {len(tasks)} tasks", head, rows)
 
@@ -377,16 +321,10 @@ def _matrix(
 
 
 def _accuracy(each: Standing) -> str:
-    text = _number(each.accuracy, 4)
+    text = number(each.accuracy, 4)
     if each.best:
         return f"**{text}**"
     return f"{text} {WITHIN}" if each.within else text
-
-
-def _share(each: Standing) -> str:
-    if each.share is None:
-        return NOTHING
-    return f"{100 * each.share.mean:.1f}" + ("" if each.share.half is None else f" ± {100 * each.share.half:.1f}")
 
 
 def _pace(each: Standing) -> str:
@@ -397,10 +335,17 @@ def _pace(each: Standing) -> str:
     return f"**{text}**" if each.fastest else text
 
 
-def _number(found: Estimate | None, digits: int) -> str:
-    if found is None:
-        return NOTHING
-    return f"{found.mean:.{digits}f}" + ("" if found.half is None else f" ± {found.half:.{digits}f}")
+MATRICES: tuple[tuple[str, Cell, bool, bool], ...] = (  # title, cell, needs the limit, shows the limit
+    (f"final accuracy (bold: the best; {WITHIN}: within its 95% interval)", _accuracy, False, True),
+    (
+        "stability (standard deviation of the last ten log accuracies)",
+        lambda each: number(each.stability, 4),
+        False,
+        True,
+    ),
+    ("share of the accuracy without staleness, in %", lambda each: number(each.share, 1, scale=100), True, False),
+    (f"steps to {NEAR:.0%} of the accuracy without staleness (bold: the fewest, with every seed)", _pace, True, True),
+)
 
 
 def sensitivity(experiment: Findings) -> str:
@@ -409,23 +354,12 @@ def sensitivity(experiment: Findings) -> str:
     for sweep in sweeps(experiment):
         fold, cut = sweep.held()
         over = sweep.over()
-        rows.append(
-            [
-                sweep.task.title,
-                sweep.rule.title,
-                f"{sweep.rates[sweep.best]:.3g}",
-                f"{sweep.accuracies[sweep.best].mean:.4f}",
-                *([NOTHING] * 2 if over is None else (f"{value:.4f}" for value in over)),
-                f"{'at least ' if cut else ''}{fold:.1f}",
-            ]
-        )
+        best = [f"{sweep.rates[sweep.best]:.3g}", f"{sweep.accuracies[sweep.best].mean:.4f}"]
+        wide = [NOTHING] * 2 if over is None else [f"{value:.4f}" for value in over]
+        rows.append([sweep.task.title, sweep.rule.title, *best, *wide, f"{'at least ' if cut else ''}{fold:.1f}"])
     head = [
-        "task",
-        "rule",
-        "best rate",
-        "accuracy there",
-        f"mean accuracy over its best {FOLD:g}-fold range of rates",
-        "least accuracy in it",
+        *("task", "rule", "best rate", "accuracy there"),
+        *(f"mean accuracy over its best {FOLD:g}-fold range of rates", "least accuracy in it"),
         f"range with {KEPT:.0%} of its best accuracy, fold",
     ]
     return table("### Accuracy when the learning rate is wrong", head, rows)
@@ -434,13 +368,14 @@ def sensitivity(experiment: Findings) -> str:
 # ---- how a number is written
 
 
-def number(found: Estimate | None, digits: int, planned: int) -> str:
-    """0.9712 ± 0.0021 (3), with the number of seeds it rests on, of how many where some are missing."""
+def number(found: Estimate | None, digits: int, planned: int | None = None, scale: float = 1) -> str:
+    """0.9712 ± 0.0021; with `planned` also the number of seeds it rests on, (3), or of how many, (2 of 3)."""
     if found is None:
         return NOTHING
-    spread = "" if found.half is None else f" ± {found.half:.{digits}f}"
-    count = f"{found.count}" if found.count == planned else f"{found.count} of {planned}"
-    return f"{found.mean:.{digits}f}{spread} ({count})"
+    spread = "" if found.half is None else f" ± {scale * found.half:.{digits}f}"
+    of = f" of {planned}" if found.count != planned else ""
+    count = "" if planned is None else f" ({found.count}{of})"
+    return f"{scale * found.mean:.{digits}f}{spread}{count}"
 
 
 def difference(found: Estimate, digits: int = 4, bold: bool | None = None) -> str:
@@ -464,25 +399,29 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str
 # ---- CSV
 
 
+def texts(results: Results, pictures: Sequence[tuple[str, str]] = ()) -> dict[str, str]:
+    """Every file of a report that is text: name -> content."""
+    sheets = {"numbers.csv": by_run, "table.csv": by_line, "differences.csv": differences, "verdict.csv": standing}
+    sheets |= {"rates.csv": by_rate} if any(each.tried for each in results.experiments) else {}
+    return {"report.md": markdown(results, pictures)} | {name: sheet(results) for name, sheet in sheets.items()}
+
+
 def by_run(results: Results) -> str:
     """numbers.csv: one row per run and number."""
-    head = ("experiment", "task", "rule", "staleness", "seed", "run", "number", "value")
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for experiment, line in _every(results):
         for seed, run in line.runs.items():
             place = (*_place(experiment, line), seed, run.key)
-            for measure in all_of(experiment):
-                if (value := measure.of(run)) is not None:
-                    rows.append((*place, measure.name, value))
+            known = [(measure.name, measure.of(run)) for measure in all_of(experiment)]
             for row in run.summary.get("aggregated") or ():
-                rows.append((*place, f"aggregated_{row['mu']:g}", row["number"]))
-                rows.append((*place, f"aggregated_staleness_{row['mu']:g}", row["staleness"]))
-    return _text(head, rows)
+                known.append((f"aggregated_{row['mu']:g}", row["number"]))
+                known.append((f"aggregated_staleness_{row['mu']:g}", row["staleness"]))
+            rows += [(*place, name, value) for name, value in known if value is not None]
+    return _text((*PLACE, "seed", "run", "number", "value"), rows)
 
 
 def by_line(results: Results) -> str:
     """table.csv: mean and interval of every number of a line, and what the paper prints."""
-    head = ("experiment", "task", "rule", "staleness", "number", *ESTIMATE, "paper")
     rows = []
     for experiment, line in _every(results):
         for measure in all_of(experiment):
@@ -490,59 +429,50 @@ def by_line(results: Results) -> str:
             paper = line.paper(PRINTED[measure.name]) if measure.name in PRINTED else None
             if found is not None or paper is not None:
                 rows.append((*_place(experiment, line), measure.name, *_numbers(found), paper))
-    return _text(head, rows)
+    return _text((*PLACE, "number", *ESTIMATE, "paper"), rows)
 
 
 def differences(results: Results) -> str:
     """differences.csv: rule minus other on the same task, semantics and seeds, every pair once."""
-    head = ("experiment", "task", "staleness", "rule", "minus", "number", *ESTIMATE)
     rows = []
     for experiment in _comparisons(results):
-        for task in experiment.tasks:
-            for way in experiment.semantics:
-                lines = experiment.beside(task, way)
-                for place, ours in enumerate(lines):
-                    for other in lines[place + 1 :]:
-                        for measure in (ACCURACY, STABILITY):
-                            found = _numbers(measure.difference(ours, other))
-                            labels = (ours.rule.label, other.rule.label)
-                            rows.append((experiment.name, task.name, way, *labels, measure.name, *found))
-    return _text(head, rows)
+        for way, ours, other in experiment.pairs:
+            place = (experiment.name, ours.task.name, way, ours.rule.label, other.rule.label)
+            rows += [(*place, measure.name, *_numbers(measure.difference(ours, other))) for measure in JUDGED]
+    return _text(("experiment", "task", "staleness", "rule", "minus", "number", *ESTIMATE), rows)
 
 
 def standing(results: Results) -> str:
     """verdict.csv: each rule on each task beside the best one and the limit."""
-    place = ("experiment", "task", "rule", "staleness")
     judged = ("accuracy", "low", "high", "shortfall", "best", "within", "ahead")
     beside = ("share_of_limit", "share_low", "share_high", "stability")
     pace = (f"steps_to_{NEAR:g}_of_limit", "seeds_there", "fastest")
     rows = []
     for experiment in _comparisons(results):
-        for task in experiment.tasks:
-            for way in experiment.semantics:
-                for each in standings(experiment, task, way):
-                    accuracy, share, steps = (_numbers(found) for found in (each.accuracy, each.share, each.steps))
-                    rows.append(
-                        (
-                            *(experiment.name, task.name, each.line.rule.label, way),
-                            *(*accuracy[:3], each.shortfall, int(each.best), int(each.within), int(each.ahead)),
-                            *(*share[:3], each.stability.mean if each.stability else None),
-                            *(steps[0], steps[3], int(each.fastest)),
-                        )
+        for task, way, _ in experiment.panels:
+            for each in standings(experiment, task, way):
+                accuracy, share, steps = (_numbers(found) for found in (each.accuracy, each.share, each.steps))
+                rows.append(
+                    (
+                        *(experiment.name, task.name, each.line.rule.label, way),
+                        *(*accuracy[:3], each.shortfall, int(each.best), int(each.within), int(each.ahead)),
+                        *(*share[:3], each.stability.mean if each.stability else None),
+                        *(steps[0], steps[3], int(each.fastest)),
                     )
-    return _text((*place, *judged, *beside, *pace), rows)
+                )
+    return _text((*PLACE, *judged, *beside, *pace), rows)
 
 
 def by_rate(results: Results) -> str:
     """rates.csv: accuracy at each learning rate, where rules were tried at several."""
-    head = ("experiment", "task", "rule", "rate", "of_own_rate", *ESTIMATE)
-    rows = []
-    for experiment in (each for each in results.experiments if each.tried):
-        for sweep in sweeps(experiment):
-            place = (experiment.name, sweep.task.name, sweep.rule.label)
-            for rate, multiple, found in zip(sweep.rates, sweep.factors, sweep.accuracies, strict=True):
-                rows.append((*place, rate, multiple, *_numbers(found)))
-    return _text(head, rows)
+    rows = [
+        (experiment.name, sweep.task.name, sweep.rule.label, rate, multiple, *_numbers(found))
+        for experiment in results.experiments
+        if experiment.tried
+        for sweep in sweeps(experiment)
+        for rate, multiple, found in zip(sweep.rates, sweep.factors, sweep.accuracies, strict=True)
+    ]
+    return _text(("experiment", "task", "rule", "rate", "of_own_rate", *ESTIMATE), rows)
 
 
 def _comparisons(results: Results) -> list[Findings]:
@@ -563,8 +493,4 @@ def _numbers(found: Estimate | None) -> tuple[Any, ...]:
 
 
 def _text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text((dict(zip(head, row, strict=True)) for row in rows), head)

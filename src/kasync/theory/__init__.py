@@ -1,5 +1,6 @@
 """The paper's theory: its bounds as functions, their constants measured from runs, and the choice of k."""
 
+from kasync.theory.along_runs import Chapter, chapters, constants_at_start
 from kasync.theory.fitting import Fit, Fleet, Observed, fit_fleet, observed_durations, observed_pairs
 from kasync.theory.measure import (
     Estimate,
@@ -10,6 +11,7 @@ from kasync.theory.measure import (
     measure_constants,
     measure_stage_two,
 )
+from kasync.theory.pilots import race
 from kasync.theory.planning import Pilot, PlanRow, Recommendation, plan, recommend
 from kasync.theory.remarks import (
     ConstantRate,
@@ -27,6 +29,7 @@ from kasync.theory.theorems import Bound, Condition, StageOne, StageTwo, squared
 
 __all__ = [
     "Bound",
+    "Chapter",
     "Condition",
     "ConstantRate",
     "Estimate",
@@ -43,7 +46,9 @@ __all__ = [
     "StageOne",
     "StageTwo",
     "best_rate",
+    "chapters",
     "constant_rate",
+    "constants_at_start",
     "fit_fleet",
     "largest_rate",
     "least_mean_age",
@@ -54,6 +59,7 @@ __all__ = [
     "observed_durations",
     "observed_pairs",
     "plan",
+    "race",
     "recommend",
     "remark_one",
     "remark_one_rate",

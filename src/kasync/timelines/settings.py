@@ -51,7 +51,7 @@ def parsed(text: str, settings: Mapping[str, Collection[str]] = SETTINGS) -> dic
     """One line of text as a table with a kind; `settings` has those that each kind knows."""
     kind, _, rest = text.partition(":")
     table: dict[str, Any] = {"kind": kind.strip()}
-    for part in _split(rest) if rest.strip() else []:
+    for part in split(rest) if rest.strip() else []:
         name, sign, written = (piece.strip() for piece in part.partition("="))
         if not sign or not name:
             raise UserError(f"{part.strip()!r} is not setting=value: write it so, clock:durations=pareto,shape=2, say.")
@@ -63,7 +63,7 @@ def parsed(text: str, settings: Mapping[str, Collection[str]] = SETTINGS) -> dic
             owner = owner[step]
         if not inner and place not in settings.get(kind.strip(), (place,)):
             owner = _owner_of(place, table)
-        owner[[place, *inner][-1]] = _value(written)
+        owner[[place, *inner][-1]] = value_of(written)
     return table
 
 
@@ -78,7 +78,7 @@ def _owner_of(name: str, table: dict[str, Any]) -> dict[str, Any]:
     return table
 
 
-def _split(text: str) -> list[str]:
+def split(text: str) -> list[str]:
     """At commas that are not inside brackets."""
     parts, depth = [""], 0
     for sign in text:
@@ -90,7 +90,7 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def _value(written: str) -> Any:
+def value_of(written: str) -> Any:
     """As TOML would read it, or the text itself."""
     try:
         return tomllib.loads(f"value = {written}")["value"]

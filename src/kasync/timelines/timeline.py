@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from kasync import files
 from kasync.errors import UserError
 
 Ints = NDArray[np.int32]
@@ -327,7 +326,6 @@ def inconsistency(timeline: Timeline) -> str:
 
 def save(timeline: Timeline, path: str | PathLike[str]) -> None:
     """Write a timeline; at no moment is there half a file under this name."""
-    target = Path(path)
     about = {
         "format": FORMAT,
         "version": VERSION,
@@ -336,29 +334,14 @@ def save(timeline: Timeline, path: str | PathLike[str]) -> None:
         "settings": dict(timeline.settings),
     }
     present: dict[str, Any] = {name: getattr(timeline, name) for name in OPTIONAL}
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    except OSError as problem:
-        raise UserError(f"{target} cannot be written ({problem.strerror}): choose a folder that exists.") from problem
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez_compressed(
-                file,
-                about=np.frombuffer(json.dumps(about).encode(), dtype=np.uint8),
-                clients=timeline.clients,
-                versions=timeline.versions,
-                times=timeline.times,
-                **{name: array for name, array in present.items() if array is not None},
-            )
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(target)
-        _settle(target.parent)
-    except OSError as problem:
-        why = problem.strerror or problem
-        raise UserError(f"{target} cannot be written ({why}): make room, or choose another place.") from None
-    finally:
-        Path(name).unlink(missing_ok=True)
+    arrays = {
+        "about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8),
+        "clients": timeline.clients,
+        "versions": timeline.versions,
+        "times": timeline.times,
+        **{name: array for name, array in present.items() if array is not None},
+    }
+    files.write_arrays(Path(path), arrays, "make room, or choose a folder that exists")
 
 
 def load(path: str | PathLike[str]) -> Timeline:
@@ -385,13 +368,3 @@ def load(path: str | PathLike[str]) -> Timeline:
     if fault:
         raise UserError(f"{path} is inconsistent ({fault}): save the timeline again.")
     return timeline
-
-
-def _settle(folder: Path) -> None:
-    """Make the rename itself durable, where the system lets a folder be opened."""
-    if hasattr(os, "O_DIRECTORY"):
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

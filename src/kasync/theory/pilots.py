@@ -11,27 +11,113 @@ than the leader (a larger k, a smaller learning rate) is given more of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from math import ceil, exp, inf, isfinite, log
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from kasync.errors import UserError
-from kasync.experiments.arrivals import timeline_of
-from kasync.experiments.lanes import Lane
-from kasync.experiments.settings import RunSettings
-from kasync.theory.planning import Pilot, first_reached, geometric_mean
+from kasync.simulator import Record, Simulation
+from kasync.theory.planning import Pilot, first_reached, geometric_mean, smoothed
+from kasync.theory.theorems import Floats
+from kasync.timelines import Timeline
 
-Describe = Callable[[int, float | None, int], RunSettings]  # k, learning rate, seed -> the run
+
+class Runnable(Protocol):
+    """A run whose length is not decided yet."""
+
+    @property
+    def clients(self) -> int: ...
+
+    @property
+    def k(self) -> int: ...
+
+    def timeline(self, steps: int) -> Timeline:
+        """The first so many steps, with a time for each."""
+
+    def simulate(self, timeline: Timeline, evaluate_every: int) -> Simulation:
+        """The run on this timeline."""
+
+
+Describe = Callable[[int, float | None, int], Runnable]  # k, learning rate, seed -> the run
 FIRST = 4.0  # pieces of work per client in the first turn: before, hardly anything is stale yet
 LONGEST = {True: 64.0, False: 16.0}  # pieces of work per client at most, with a target and without
 LAG = 1.5  # times the leader's time that a hastier candidate may need to the same accuracy before it is stopped
 PATIENCE = 4.0  # the same for a steadier one, which can still overtake a leader that comes to a halt
 EVALUATIONS = 20  # in the first turn
 MARGIN = 1.25  # times the best time to which others may go on, so that it can be told how close it was
+AHEAD = 8.2  # a timeline is made for so many times the seconds asked for; after three doublings the run is repeated
+WINDOW = 5  # evaluations that the smoothed accuracy is a mean of
 MEMORY_SHARE = 0.4  # of what is available; beyond it, a waiting run is given up and repeated when its turn comes
+
+
+@dataclass(eq=False)
+class Lane:
+    """One run that can be led on from one virtual second to another, and dropped when memory is short."""
+
+    run: Runnable
+    piece: float  # virtual seconds in which each client hands in one piece of work on average
+    every: float  # virtual seconds between evaluations
+    end: float  # virtual seconds at most
+    target: float
+    times: list[float] = field(default_factory=list)
+    accuracies: list[float] = field(default_factory=list)
+    records: Iterator[Record] | None = None
+    size: int = 0  # bytes that the waiting run holds
+    available: int = 0
+    played: float = 0.0  # virtual seconds that the timeline of the waiting run has
+    now: float = 0.0  # the virtual second it stands at, also where the run was given up
+    seconds: float = inf  # to the target
+
+    @property
+    def curve(self) -> Floats:
+        """[evaluations] the smoothed accuracies at `times`."""
+        return smoothed(self.times, self.accuracies, WINDOW * self.every)
+
+    def advance(self, until: float) -> None:
+        """Go on to this virtual second, or to the target; begin anew where the run was given up."""
+        if isfinite(self.seconds) or until <= self.now:
+            return
+        if self.records is None or until > self.played:
+            self._begin(min(self.end, AHEAD * until))
+        assert self.records is not None
+        for record in self.records:
+            self.now = record.time
+            if record.accuracy is not None:
+                self._note(record)
+            if isfinite(self.seconds):
+                self.give_up()
+                return
+            if record.time >= until:
+                return
+
+    def give_up(self) -> None:
+        """Hold nothing any more; what was noted stays."""
+        self.records, self.size = None, 0
+
+    def _begin(self, seconds: float) -> None:
+        self.times, self.accuracies, self.played = [], [], seconds
+        pace = self.piece * self.run.k / self.run.clients  # the same whatever the timeline's length
+        simulation = self.run.simulate(self._timeline(seconds), max(1, round(self.every / pace)))
+        if not simulation.data.classes:
+            raise UserError("pilots compare accuracies, which a regression has not: choose data with classes.")
+        self.records = iter(simulation)
+        self.size, self.available = simulation.memory.total, simulation.memory.available
+
+    def _note(self, record: Record) -> None:
+        assert record.accuracy is not None
+        self.times.append(record.time)
+        self.accuracies.append(record.accuracy)
+        self.seconds = first_reached(self.times, self.curve, self.target)
+
+    def _timeline(self, seconds: float) -> Timeline:
+        """The steps of this many virtual seconds."""
+        steps = ceil(1.1 * seconds / self.piece * self.run.clients / self.run.k) + 1
+        while (made := self.run.timeline(steps)).times[-1] < seconds:
+            steps *= 2
+        return made.head(int(np.searchsorted(made.times, seconds)) + 1)
 
 
 @dataclass(eq=False)
@@ -92,22 +178,21 @@ def race(
 ) -> tuple[Pilot, ...]:
     """One pilot for every k and learning rate; `kasync.theory.planning` chooses among them.
 
-    describe   describe(k, lr, seed) is the run; its arrivals must have a clock, its steps do not matter
+    describe   describe(k, lr, seed) is the run; its timeline must have a clock
     target     the accuracy to be reached; without one, the accuracy after `limit` decides
     limit      virtual seconds at most; 64 pieces of work per client without it, 16 where there is no target
     thorough   stop nobody: every candidate runs to the target or the limit
     memory     bytes that waiting runs may hold together; what is beyond is simulated again, with the same numbers
     """
     _check(ks, seeds, target, limit)
-    piece = _piece(describe(min(ks), lrs[0], seeds[0]).resolved())
+    piece = _piece(describe(min(ks), lrs[0], seeds[0]))
     first = FIRST * piece
     end = LONGEST[target is not None] * piece if limit is None else limit
     goal = inf if target is None else target
     racing = []
     for k in sorted(set(ks)):
         for lr in lrs:
-            runs = [describe(k, lr, seed).resolved() for seed in seeds]
-            lanes = [Lane(run, piece, first / EVALUATIONS, end, goal) for run in runs]
+            lanes = [Lane(describe(k, lr, seed), piece, first / EVALUATIONS, end, goal) for seed in seeds]
             racing.append(Candidate(k, lr, lanes))
     alive, until = racing, end if thorough else min(first, end)
     while alive:
@@ -157,13 +242,10 @@ def _lead(one: Candidate, until: float, racing: Sequence[Candidate], memory: int
     one.until = max(one.until, until)
 
 
-def _piece(settings: RunSettings) -> float:
+def _piece(run: Runnable) -> float:
     """Virtual seconds in which each client hands in one piece of work on average."""
-    if settings.arrivals.kind not in ("clock", "phones", "traces"):
-        raise UserError(f"arrivals = {settings.arrivals.kind!r}: pilots for another k need a clock, so use 'clock'.")
-    steps = max(2, ceil(4 * settings.clients / settings.k))
-    timeline = timeline_of(replace(settings, steps=steps))
-    return float(timeline.times[-1]) * settings.clients / (steps * settings.k)
+    steps = max(2, ceil(4 * run.clients / run.k))
+    return float(run.timeline(steps).times[-1]) * run.clients / (steps * run.k)
 
 
 def _check(ks: Sequence[int], seeds: Sequence[int], target: float | None, limit: float | None) -> None:

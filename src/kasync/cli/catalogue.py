@@ -1,4 +1,4 @@
-"""The command `kasync rules`: the rules with their formulas, papers and settings."""
+"""kasync rules and kasync data: what there is to choose from."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kasync.cli import show
-from kasync.cli.options import AsJson
+from kasync.cli.options import AsJson, Root
+from kasync.errors import UserError
 
 if TYPE_CHECKING:
     from kasync.rules import Facts
 
+data = typer.Typer(help="What there is to train on.", no_args_is_help=True)
 Name = Annotated[str | None, typer.Argument(help="One rule, with everything about it.")]
 
 
@@ -50,3 +52,44 @@ def described(facts: Facts) -> dict[str, Any]:
 
 def _setting(name: str, default: Any) -> str:
     return name if default is None else f"{name}={default}"
+
+
+@data.command("ls")
+def ls(root: Root = "", as_json: AsJson = False) -> None:
+    """List the data sets: which are here, and what is missing of the others.
+
+    Example: `kasync data ls --root ~/data`
+    """
+    from kasync import data as sets
+
+    rows = []
+    for name in sets.names():
+        try:
+            dataset = sets.load(name, root or None)
+        except UserError as problem:
+            rows.append(
+                {"name": name, "here": False, "train": None, "test": None, "classes": None, "about": str(problem)}
+            )
+        else:
+            sizes = {"train": len(dataset.train), "test": len(dataset.test), "classes": dataset.classes}
+            rows.append({"name": name, "here": True, **sizes, "about": dataset.source})
+    show.rows(rows, as_json)
+
+
+@data.command("get")
+def get(
+    name: Annotated[str, typer.Argument(help="The data set: see kasync data ls.")],
+    root: Root = "",
+    as_json: AsJson = False,
+) -> None:
+    """Fetch a data set into ROOT/NAME, or say what to put there by hand.
+
+    Example: `kasync data get cifar10 --root ~/data`
+    """
+    from kasync.data.get import get as fetch
+
+    folder = fetch(name, root or None)
+    if as_json:
+        show.value({"name": name, "folder": str(folder)})
+    else:
+        print(folder)

@@ -9,7 +9,7 @@ import typer
 
 from kasync.cli import show
 from kasync.cli.compare import finish
-from kasync.cli.options import Address, AsJson, Device, Engine, Out, Quiet, Root, Rules, Track, Workers, names
+from kasync.cli.options import Address, AsJson, Engine, Jobs, Out, Quiet, Rules, Track, Workers, names, takes
 from kasync.errors import UserError
 
 Names = Annotated[list[str] | None, typer.Argument(help="Experiments, or TOML files of one's own; all without a name.")]
@@ -18,13 +18,13 @@ Seeds = Annotated[int | None, typer.Option(help="How many; the experiment's own 
 Tasks = Annotated[
     list[str] | None, typer.Option(help="Only these: names or patterns, cifar10*, or named again.", show_default=False)
 ]
-Jobs = Annotated[int, typer.Option(help="Runs at once on a GPU, stacked where alike.")]
-Tf32 = Annotated[bool, typer.Option("--tf32", help="Faster, rounder products for the clients' gradients on a GPU.")]
-Steps = Annotated[int | None, typer.Option(help="Instead of each task's own number.")]
 Uploads = Annotated[int | None, typer.Option(help="Client uploads instead of each task's own number, in any k.")]
+Tf32 = Annotated[bool, typer.Option("--tf32", help="Allow TF32 matmuls in the clients' gradients on a GPU.")]
 
 
+@takes("device", "root", "steps")
 def reproduce(
+    given: dict[str, Any],
     experiments: Names = None,
     scale: Scale = "quick",
     seeds: Seeds = None,
@@ -35,11 +35,8 @@ def reproduce(
     engine: Engine = "local",
     workers: Workers = None,
     address: Address = None,
-    device: Device = "cpu",
     jobs: Jobs = 1,
     tf32: Tf32 = False,
-    root: Root = "",
-    steps: Steps = None,
     uploads: Uploads = None,
     out: Out = Path("kasync-runs"),
     track: Track = None,
@@ -52,6 +49,7 @@ def reproduce(
     Example: `kasync reproduce staleness noniid --scale full --seeds 3 --staleness both --device cuda --jobs 64`
     """
     from kasync.experiments import grid
+    from kasync.experiments.display import fitting
     from kasync.report.loggers import tracked
 
     if ls:
@@ -65,18 +63,18 @@ def reproduce(
         tuned=tuned,
         rules=names(rules),
         tasks=names(tasks),
-        overrides=_overrides(device, root, steps, tf32, uploads),
+        overrides=_overrides(given, tf32, uploads),
     )
-    settings = {cell.settings.name: cell.settings.table() for cell in planned.cells}
-    display = tracked(display_of(quiet or as_json), track, "reproduce", out, settings)
+    display = tracked(fitting(quiet or as_json), track, "reproduce", out, planned.settings)
     with show.interruptible(show.command_line()):
-        outcome = grid.carry_out(
-            planned, out, engine=engine, jobs=jobs, workers=workers, address=address, display=display
-        )
+        where: dict[str, Any] = {"engine": engine, "jobs": jobs, "workers": workers, "address": address}
+        outcome = grid.carry_out(planned, out, **where, display=display)
     finish(planned, out, outcome, as_json, f"none yet: kasync report {out} --html")
 
 
+@takes("device", "root", "steps")
 def tune(
+    given: dict[str, Any],
     experiment: Annotated[str, typer.Argument(help="The experiment whose tasks and rules are tuned.")] = "tuned",
     scale: Scale = "quick",
     budget: Annotated[int, typer.Option(help="Learning rates per rule.")] = 7,
@@ -90,11 +88,8 @@ def tune(
     engine: Engine = "local",
     workers: Workers = None,
     address: Address = None,
-    device: Device = "cpu",
     jobs: Jobs = 1,
     tf32: Tf32 = False,
-    root: Root = "",
-    steps: Steps = None,
     uploads: Uploads = None,
     out: Out = Path("kasync-runs"),
     as_json: AsJson = False,
@@ -108,7 +103,8 @@ def tune(
     Example: `kasync tune tuned --scale quick --budget 5`
     """
     from kasync.experiments import tune as tuning
-    from kasync.experiments.tuned import Tuned
+    from kasync.experiments.display import fitting
+    from kasync.experiments.experiment import Tuned
 
     with show.interruptible(show.command_line()):
         path = tuning.tune(
@@ -123,12 +119,12 @@ def tune(
             seeds=seeds,
             rules=names(rules),
             tasks=names(tasks),
-            overrides=_overrides(device, root, steps, tf32, uploads),
+            overrides=_overrides(given, tf32, uploads),
             engine=engine,
             jobs=jobs,
             workers=workers,
             address=address,
-            display=display_of(quiet or as_json),
+            display=fitting(quiet or as_json),
         )
     rows = [
         {
@@ -147,25 +143,18 @@ def tune(
     show.note(f"Use them: kasync reproduce {experiment} --scale {scale} --tuned {path} --out {out}")
 
 
-def display_of(quiet: bool) -> Any:
-    """How the progress of a grid is shown."""
-    from kasync.experiments.display import fitting
-
-    return fitting(quiet)
-
-
-def _overrides(device: str, root: str, steps: int | None, tf32: bool, uploads: int | None = None) -> dict[str, Any]:
-    if steps is not None and uploads is not None:
-        raise UserError(f"steps = {steps} and uploads = {uploads} both say how long a run is: give one of them.")
-    given = {"steps": steps, "uploads": uploads, "precision": "tf32" if tf32 else None}
-    return {"device": device, "root": root, **{name: value for name, value in given.items() if value is not None}}
+def _overrides(given: dict[str, Any], tf32: bool, uploads: int | None) -> dict[str, Any]:
+    if "steps" in given and uploads is not None:
+        raise UserError(f"steps = {given['steps']} and uploads = {uploads} both say how long: give one of them.")
+    more = {"uploads": uploads, "precision": "tf32" if tf32 else None}
+    return given | {name: value for name, value in more.items() if value is not None}
 
 
 def _list(as_json: bool) -> None:
     from kasync.experiments import experiment as catalogue
 
-    rows = []
-    for name in catalogue.names():
-        one = catalogue.load(name)
-        rows.append({"name": name, "figures": ", ".join(one.figures), "title": one.title, "shows": one.shows})
+    every = [catalogue.load(name) for name in catalogue.names()]
+    rows = [
+        {"name": one.name, "figures": ", ".join(one.figures), "title": one.title, "shows": one.shows} for one in every
+    ]
     show.rows(rows, as_json)
