@@ -30,7 +30,7 @@ STANDARD = "wkafl,twafl,sasgd,gsgm,kasync_sgd"
 
 
 @takes(
-    *("dataset", "clients", "k", "steps", "partition", "arrivals", "trace", "faults", "work", "model"),
+    *("dataset", "clients", "k", "steps", "model", "partition", "arrivals", "trace", "faults", "work"),
     *("loss", "metrics", "device", "root"),
 )
 def compare(

@@ -16,7 +16,7 @@ ROW = ("final_accuracy", "best_accuracy", "last_accuracy", "stability", "average
 
 
 @takes(
-    *("dataset", "clients", "k", "steps", "partition", "arrivals", "trace", "faults", "batch_size", "work", "model"),
+    *("dataset", "clients", "k", "steps", "model", "partition", "arrivals", "trace", "faults", "batch_size", "work"),
     *("loss", "metrics", "scale", "staleness", "schedule", "optimizer", "evaluate_every", "seed", "device", "root"),
 )
 def run(
