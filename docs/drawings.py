@@ -187,17 +187,17 @@ BOXES = {  # what is drawn: where, in columns and rows, and what it is for
     "comparison": (500, 1, "kasync.compare"),
     "report": (500, 2, "pages and figures"),
     "experiments": (500, 3, "files, runs, store"),
-    "live": (84, 4, "Flower and Ray"),
-    "rules": (250, 4, "published rules"),
-    "simulator": (500, 4, "kasync.simulate"),
-    "models": (665, 4, "networks"),
+    "live": (84, 5, "Flower and Ray"),
+    "rules": (250, 5, "published rules"),
+    "simulator": (500, 5, "kasync.simulate"),
+    "models": (665, 5, "networks"),
     "theory": (820, 4, "bounds, choice of k"),
-    "parts": (250, 5, "formulas"),
-    "work": (560, 5, "what clients bring"),
-    "faults": (740, 5, "what goes wrong"),
-    "timelines": (84, 6, "who delivers when"),
-    "core": (360, 6, "a server step"),
-    "data": (600, 6, "data sets, partitions"),
+    "parts": (250, 6, "formulas"),
+    "work": (560, 6, "what clients bring"),
+    "faults": (740, 6, "what goes wrong"),
+    "timelines": (84, 7, "who delivers when"),
+    "core": (360, 7, "a server step"),
+    "data": (600, 7, "data sets, partitions"),
 }
 
 
@@ -233,7 +233,7 @@ def reached(uses: dict[str, set[str]], name: str, above: tuple[str, ...] = ()) -
 
 def architecture() -> str:
     """Packages with their arrows of import, those left out that a longer way implies."""
-    uses, height = imports(), 42 + 84 * 7
+    uses, height = imports(), 42 + 84 * 8
     shapes = []
     for name, others in uses.items():
         x, row, says = BOXES[name]
