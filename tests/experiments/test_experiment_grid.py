@@ -104,11 +104,11 @@ def test_a_fault_in_one_run_is_kept_beside_it_and_the_grid_goes_on(mine, tmp_pat
     planned = grid.plan([mine], seeds=1)
     real, broken = grid.run, planned.cells[1].settings.name
 
-    def sometimes(settings, folder, watch):
+    def sometimes(settings, folder, watch, **more):
         if folder.name == broken:
             folder.mkdir()
             raise RuntimeError("CUDA out of memory\nand more")
-        return real(settings, folder, watch)
+        return real(settings, folder, watch, **more)
 
     monkeypatch.setattr(grid, "run", sometimes)
     outcome = grid.carry_out(planned, tmp_path)
@@ -124,10 +124,10 @@ def test_control_c_stops_the_grid_and_the_same_call_goes_on(mine, tmp_path, monk
     planned = grid.plan([mine], seeds=1)
     real, count = grid.run, iter(range(10))
 
-    def interrupted(settings, folder, watch):
+    def interrupted(settings, folder, watch, **more):
         if next(count) == 1:
             raise KeyboardInterrupt
-        return real(settings, folder, watch)
+        return real(settings, folder, watch, **more)
 
     monkeypatch.setattr(grid, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -339,7 +339,7 @@ def test_runs_that_round_share_a_gpu_with_no_other_thread(mine, tmp_path, monkey
         cell.settings.name: Described(cell.settings) for cell in cells_of(mine, device="cuda:0", precision=precision)
     }
     made, threads = [], []
-    monkeypatch.setattr(grid, "_make_stack", lambda stack, out, display, stop: made.extend(stack))
+    monkeypatch.setattr(grid, "_make_stack", lambda stack, out, display, stop, spread: made.extend(stack))
     monkeypatch.setattr(grid, "_side_by_side", lambda work, jobs, stop: (threads.append(jobs), work()))
     assert grid.make_local(runs, tmp_path, Display(), 8) == []
     assert sorted(made) == sorted(runs)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from kasync.experiments import ray_engine
-from kasync.experiments.display import Silent
+from kasync.experiments.display import Display
 from kasync.experiments.runner import run
 
 ray = pytest.importorskip("ray")
@@ -46,7 +46,7 @@ def test_a_run_that_raises_anything_or_loses_its_process_is_marked_and_the_grid_
         "also sound": replace(small, seed=1),
     }
     runs = {name: settings.resolved() for name, settings in table.items()}
-    failed = dict(ray_engine.make_all(runs, tmp_path, Silent(), 1, None))
+    failed = dict(ray_engine.make_all(runs, tmp_path, Display(), 1, None))
     assert set(failed) == {"raises", "dies"}
     assert failed["raises"].startswith("RuntimeError: no model today (see ")
     assert "no model today" in (tmp_path / "runs" / "raises" / "error.txt").read_text()
@@ -91,7 +91,7 @@ def test_results_on_another_nodes_disk_come_back_and_a_begun_run_goes_on_there(s
             time.sleep(0.2)
         elsewhere = replace(small, model=f"{faulty}:model").resolved()
         runs = {"sound": sound, "begun": begun, "raises": elsewhere}
-        failed = dict(ray_engine.make_all(runs, out, Silent(), 1, made.address))
+        failed = dict(ray_engine.make_all(runs, out, Display(), 1, made.address))
     finally:
         ray.shutdown()
         os.killpg(node.pid, 9)
