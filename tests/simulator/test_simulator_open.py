@@ -240,6 +240,49 @@ def test_statistics_are_averaged_kept_by_each_client_or_left_alone(buffers, work
     assert (simulation.run.carried.statistics["1.running_var"] > 0).all()
 
 
+def fedbn(model, batches, client):
+    """Li et al. 2021: what belongs to batch norm stays at the client and is delivered unchanged."""
+    own = {name: p for name, p in model.named_parameters() if name.startswith("1.")}
+    received = {name: p.detach().clone() for name, p in own.items()}
+    with torch.no_grad():
+        for name, p in own.items():
+            p.copy_(client.state.get(name, p))
+    loss = plain_loop(model, batches, client)
+    with torch.no_grad():
+        for name, p in own.items():
+            client.state[name] = p.detach().clone()
+            p.copy_(received[name])
+    return loss
+
+
+@pytest.mark.parametrize("hold", ["gradients", "versions"])
+def test_fedbn_is_a_training_loop_with_state_at_the_client(hold):
+    work = Custom(fedbn, 4, steps=2)
+    build, make, loss, changed = MODELS["batch norm"]
+    story, _, _ = simulate_openly(
+        seeded(build), make(), rules.fedbuff(0.5), TIMELINE, work, loss=loss, changed=changed, buffers="local"
+    )
+    simulation = simulate(seeded(build), make(), rules.fedbuff(0.5), TIMELINE, work, buffers="local", hold=hold)
+    list(simulation)
+    torch.testing.assert_close(simulation.params, story[-1], atol=2e-5, rtol=1e-4)
+    trained, first = simulation.state_dict(), seeded(build).state_dict()
+    assert torch.equal(trained["1.weight"], first["1.weight"])
+    assert not torch.equal(trained["0.weight"], first["0.weight"])
+    kept = [state["1.weight"] for state in simulation.run.carried.clients.values()]
+    assert len({tuple(weight.tolist()) for weight in kept}) == len(kept) > 1
+
+
+def test_neither_the_size_of_groups_nor_what_is_prefetched_changes_a_bit(monkeypatch):
+    expected, records, _ = both("attention with dropout", WORKS["Adam with a state that is kept"])
+    for most, block, pieces in ((1, 1, 0), (3, 2, 1), (50, 1000, 30)):
+        monkeypatch.setattr("kasync.work.clients.MOST", most)
+        monkeypatch.setattr("kasync.simulator.run.BLOCK", block)
+        monkeypatch.setattr("kasync.simulator.run.MOST", pieces)
+        again, told, _ = both("attention with dropout", WORKS["Adam with a state that is kept"])
+        assert torch.equal(again.params, expected.params)
+        assert same_records(told, records)
+
+
 BACKENDS = [
     ("chain", "gradient", ["chain", "vmap", "loop"]),
     ("chain", "local sgd", ["chain", "vmap", "loop"]),

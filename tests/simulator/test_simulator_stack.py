@@ -142,6 +142,17 @@ def test_runs_that_differ_in_more_than_what_arrives_are_refused():
             list(together([run(), other]))
 
 
+def test_losses_of_one_factory_are_not_mixed_in_a_stack():
+    def scaled(factor):
+        return lambda outputs, labels: factor * nn.functional.cross_entropy(outputs, labels, reduction="none")
+
+    with pytest.raises(UserError, match="cannot be stacked"):
+        list(together([run(loss=scaled(0.0)), run(loss=scaled(1.0))]))
+    alike = [run(loss=scaled(0.5)), run(loss=scaled(0.5))]
+    list(together(alike))
+    assert torch.equal(alike[0].params, alike[1].params)
+
+
 def test_what_needs_more_than_what_arrives_is_made_alone():
     local = simulate(mlp(), vectors(), rules.wkafl(0.1), timelines.uniform(CLIENTS, 3, STEPS, 0), LocalSGD(2, 0.1, 4))
     assert stackable(local) is None
