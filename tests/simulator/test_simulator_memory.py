@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_worlds import CLIENTS, finished, mlp, vectors
 
-from kasync import Gradient, rules, simulate, timelines
+from kasync import Custom, Gradient, Local, rules, simulate, timelines
 from kasync.errors import UserError
 from kasync.simulator.memory import choose, size, spilling
 from kasync.simulator.plan import STALENESS, Plan
@@ -184,3 +184,41 @@ def test_memory_is_printed_in_words_a_person_reads():
     assert "model versions" in str(replace(told, hold="versions"))
     assert size(3 * 2**30) == "3.00 GiB"
     assert size(2**20) == "1.0 MiB"
+
+
+NUMBERS = 4 * sum(parameter.numel() for parameter in mlp().parameters())  # bytes of a row
+
+
+def loop_with_state(model, batches, client):
+    client.state["mine"] = torch.zeros(1000, dtype=torch.float64)
+    client.extras["change"] = torch.zeros(50)
+    torch.rand(3)
+    return 0.0
+
+
+@pytest.mark.parametrize("hold", ["gradients", "versions"])
+@pytest.mark.parametrize(
+    ("work", "kept", "brought"),
+    [
+        (Local(4, steps=1, lr=0.1, optimizer=torch.optim.Adam, keep=True), 2 * NUMBERS, 0),
+        (Local(4, steps=1, lr=0.1, optimizer=torch.optim.Adam), 0, 0),
+        (Custom(loop_with_state, 4, steps=2), 8000, 200),
+    ],
+)
+def test_what_clients_keep_and_bring_beside_their_rows_is_foretold(work, kept, brought, hold):
+    timeline = timelines.uniform(CLIENTS, 3, 20, seed=4)
+    torch.manual_seed(1)
+    expected = torch.rand(1)
+    torch.manual_seed(1)
+    simulation = simulate(mlp(), vectors(), rules.kasync_sgd(0.1), timeline, work, hold=hold)
+    assert torch.equal(torch.rand(1), expected)  # the trial leaves the user's generator alone
+    rows = simulation.run.plan.rows if hold == "gradients" else simulation.run.plan.versions
+    clients = len(set(timeline.clients.ravel().tolist()))
+    assert simulation.memory.beside == kept * clients + brought * (rows + 1)
+    list(simulation)
+    held = simulation.run.carried.clients.values()
+    taken = sum(value.numel() * value.element_size() for state in held for value in state.values())
+    counters = 4 * len(held) if kept == 2 * NUMBERS else 0  # Adam's step
+    assert taken == kept * clients + counters
+    told = str(simulation.memory)
+    assert ("kept by clients" in told) == (simulation.memory.beside > 0)

@@ -273,13 +273,20 @@ def test_fedbn_is_a_training_loop_with_state_at_the_client(hold):
 
 
 def test_neither_the_size_of_groups_nor_what_is_prefetched_changes_a_bit(monkeypatch):
-    expected, records, _ = both("attention with dropout", WORKS["Adam with a state that is kept"])
+    build, make, _, _ = MODELS["attention with dropout"]
+    timeline, work = TIMELINE.head(12), WORKS["Adam with a state that is kept"]
+
+    def run():
+        simulation = simulate(seeded(build), make(), rules.fedbuff(0.5), timeline, work)
+        return list(simulation), simulation.params
+
+    records, params = run()
     for most, block, pieces in ((1, 1, 0), (3, 2, 1), (50, 1000, 30)):
         monkeypatch.setattr("kasync.work.clients.MOST", most)
         monkeypatch.setattr("kasync.simulator.run.BLOCK", block)
         monkeypatch.setattr("kasync.simulator.run.MOST", pieces)
-        again, told, _ = both("attention with dropout", WORKS["Adam with a state that is kept"])
-        assert torch.equal(again.params, expected.params)
+        told, again = run()
+        assert torch.equal(again, params)
         assert same_records(told, records)
 
 
@@ -546,21 +553,28 @@ def test_half_precision_is_used_in_the_clients_work_and_never_in_the_rule():
     assert simulation.params.dtype == torch.float32
 
 
-def test_work_that_fails_is_named_with_its_client():
-    one = data.from_arrays(
-        np.ones((4, FEATURES), np.float32), [0, 1, 2, 3], np.ones((2, FEATURES), np.float32), [0, 1], [[0], [1, 2, 3]]
-    )
-    with pytest.raises(
-        UserError, match=r"the work of client 0 on its visit 0 failed with mini-batches of \[1\] samples"
-    ):
-        list(simulate(normalised(), one, rules.fedbuff(0.5), timelines.uniform(2, 2, 3), Gradient(4)))
+@pytest.mark.parametrize("client", [0, 1])  # one that is tried before the start, and one that is not
+def test_work_that_fails_is_named_with_its_client(client):
+    class Careful(nn.Linear):
+        def forward(self, x):
+            if x.max() > 5:
+                raise ValueError("too large")
+            return super().forward(x)
+
+    inputs = np.ones((4, FEATURES), np.float32)
+    inputs[2 * client] = 9.0
+    one = data.from_arrays(inputs, [0, 1, 2, 3], np.ones((2, FEATURES), np.float32), [0, 1], [[0, 1], [2, 3]])
+    timeline = timelines.Timeline(np.array([[0], [1]]), np.array([[0], [0]]), np.array([1.0, 2.0]), 2)
+    words = rf"the work of client {client} on its visit 0 failed with .* samples \(ValueError: too large\)"
+    with pytest.raises(UserError, match=words):
+        list(simulate(Careful(FEATURES, CLASSES), one, rules.fedbuff(0.5), timeline, Gradient(4), backend="loop"))
 
 
 def test_work_that_runs_out_of_memory_is_done_again_alone():
     failures = []
 
     def loop(model, batches, client):
-        if not failures:
+        if client.visit and not failures:
             failures.append(client.number)
             raise torch.OutOfMemoryError("out of memory")
         return plain_loop(model, batches, client)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from kasync import kernel
@@ -39,11 +40,13 @@ class Memory:
     workers: int = 1  # pieces of work at the same time
     place: str = "device"  # where rows and versions are held: device, host, disk, or Ray's object store
     rows: int = 0  # that workers of Ray may have under way or waiting
+    beside: int = 0  # what clients keep between visits, and what waits beside rows and versions
 
     @property
     def own(self) -> int:
         """What each of several runs on the same data needs on the device."""
-        return (self.held if self.place == "device" else 0) + self.tables + self.working + self.piece * self.workers
+        held = (self.held if self.place == "device" else 0) + self.beside
+        return held + self.tables + self.working + self.piece * self.workers
 
     @property
     def total(self) -> int:
@@ -53,6 +56,8 @@ class Memory:
         what = "waiting gradients" if self.hold == "gradients" else "model versions"
         where = "" if self.place == "device" else f" ({self.place})"
         parts = [f"{size(self.held)} {what}{where}", f"{size(self.tables)} rule's tables", f"{size(self.data)} data"]
+        if self.beside:
+            parts.append(f"{size(self.beside)} kept by clients and beside rows")
         if self.piece:
             parts.append(f"{size(self.piece)} for each of {self.workers} pieces of work")
         return f"memory: {size(self.total)} ({', '.join(parts)}) of {size(self.available)} available"
@@ -141,8 +146,13 @@ def choose(
     piece: int = 0,
     workers: int = 1,
     backend: str = "loop",
+    kept: int = 0,
+    brought: int = 0,
 ) -> Memory:
-    """The way and place of holding staleness asked for, or the fastest that fits; refuse what does not fit."""
+    """The way and place of holding staleness asked for, or the fastest that fits; refuse what does not fit.
+
+    In bytes: a piece of work needs `piece`, a client keeps `kept` between its visits, and `brought` waits beside a row.
+    """
     if hold not in HOLDS:
         raise unknown("hold", hold, HOLDS)
     if rule.needs_starts and hold == "gradients":
@@ -151,15 +161,17 @@ def choose(
     counts = {"gradients": plan.rows + 1, "versions": plan.versions + 1}
     room, total = places(device), capacity(device)
     inputs = data_bytes(data)
+    all_kept = kept * len(np.unique(plan.timeline.clients)) if kept else 0
 
     def need(kind: str, place: str) -> Memory:
         held = counts[kind] * row
         working = _rows_under_way(plan, rule, kind, device, backend, k) * row
         fixed = (kind, held, rule.table_rows * row, inputs, working, room["device"], total)
-        one = Memory(*fixed, piece, 1, place)
+        beside = all_kept + brought * counts[kind]
+        one = Memory(*fixed, piece, 1, place, beside=beside)
         spare = SHARE * one.available - one.total + piece
         fitting = max(1, min(workers, int(spare // piece))) if piece else workers
-        return Memory(*fixed, piece, fitting, place)
+        return Memory(*fixed, piece, fitting, place, beside=beside)
 
     kinds = ["versions"] if rule.needs_starts else ["gradients", "versions"] if hold == "auto" else [hold]
     options = [need(kind, "device") for kind in kinds]

@@ -34,8 +34,8 @@ from kasync.simulator.validation import check
 from kasync.timelines import Timeline
 from kasync.work import Gradient, Work
 from kasync.work.batches import Batches
-from kasync.work.clients import Clients
-from kasync.work.loop import flat_parameters
+from kasync.work.clients import Clients, failed
+from kasync.work.loop import Cost, Sent, Visit, flat_parameters
 from kasync.work.objective import Loss, Objective
 from kasync.work.trial import Traits, first_line, out_of_memory, sharing, tried
 
@@ -112,9 +112,11 @@ def simulate(
     inputs = Inputs(plan, batches, True, work_faults)
     settings: dict[str, Any] = {"backend": backend, "buffers": buffers, "seed": seed, "ragged": ragged}
     clients = Clients.of(template, read, work, objective, device, inputs.draw, traits=traits, **settings)
+    carried = _carried(template, traits, work)
     if cluster is None:
-        piece = _measured(clients, batches, plan) if clients.backend != "chain" else 0
-        memory = choose(plan, rule, read, len(params), hold, device, piece, clients.threads, clients.backend)
+        cost = _measured(clients, inputs, plan, params, carried) if clients.backend != "chain" else Cost(0, 0, 0)
+        given = (plan, rule, read, len(params), hold, device, cost.piece, clients.threads, clients.backend)
+        memory = choose(*given, cost.kept, cost.brought)
         clients.room.most = min(clients.threads, memory.workers)
     else:
         memory = cluster.memory(plan, rule, read, len(params), hold, device)
@@ -125,7 +127,6 @@ def simulate(
     if path is not None:
         place = Checkpoint(path, identity())
         place.ready()
-    carried = _carried(template, traits, work)
     if cluster is not None:
         run: Run = cluster.run(memory, plan, inputs, clients, rule, params, carried, template, read, traits, settings)
         return Simulation(run, data, evaluate_every, memory, place, checkpoint_every, progress, identity)
@@ -160,17 +161,23 @@ def placed(model: nn.Module, device: str) -> nn.Module:
     return made
 
 
-def _measured(clients: Clients, batches: Batches, plan: Plan) -> int:
-    """Bytes of a piece of work, measured on one mini-batch of the first client that works."""
-    client = int(plan.timeline.clients[0, 0])
-    rows = clients.draw(client, 0, 1)[0]
-    rows = np.resize(rows, batches.batch_size)  # as long as a batch can be
+def _measured(clients: Clients, inputs: Inputs, plan: Plan, params: Tensor, carried: Carried) -> Cost:
+    """What a piece of work needs and leaves, measured on the first client that works."""
+    client, batches = int(plan.timeline.clients[0, 0]), inputs.batches
+    steps = None if inputs.local_steps is None else int(inputs.local_steps[0, 0])
+    drawn = clients.draw(client, 0, steps)
+    rows = np.resize(drawn[0], batches.batch_size)  # as long as a batch can be
+    device = params.device
+    visit = Visit(client, 0, 0, [torch.from_numpy(each).to(device) for each in drawn], {})
     try:
         _try_smallest(clients, batches, plan)
-        return clients.new_bench().measure(clients.data.inputs, clients.data.labels, torch.from_numpy(rows))
-    except (RuntimeError, MemoryError) as problem:
+        sent = Sent(params, *carried.now)
+        return clients.new_bench().measure(
+            sent, visit, clients.data.inputs, clients.data.labels, torch.from_numpy(rows).to(device)
+        )
+    except Exception as problem:
         if not out_of_memory(problem):
-            raise
+            raise failed(visit, problem) from problem
     free = size(available(str(clients.data.indices.device)))
     raise UserError(f"one mini-batch of this model does not fit into {free}: use a smaller batch_size or model.")
 
@@ -184,7 +191,7 @@ def _try_smallest(clients: Clients, batches: Batches, plan: Plan) -> None:
     client = int(alone[0])
     row = batches.indices[batches.offsets[client] : batches.offsets[client] + 1].astype(np.int64)
     try:
-        clients.new_bench().measure(clients.data.inputs, clients.data.labels, torch.from_numpy(row))
+        clients.new_bench().try_on(clients.data.inputs, clients.data.labels, torch.from_numpy(row))
     except Exception as problem:
         if out_of_memory(problem):
             raise

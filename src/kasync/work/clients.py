@@ -187,7 +187,7 @@ class Clients:
                 return self._one(sent, piece, row)
         except Exception as problem:
             if not out_of_memory(problem):
-                raise _failed(piece, problem) from problem
+                raise failed(piece, problem) from problem
         self.buffers.__dict__.pop("bench", None)  # begin again with as little as possible, and alone
         gc.collect()
         if device.type == "cuda":
@@ -196,7 +196,7 @@ class Clients:
             with self.room.place(alone=True):
                 brought = self._one(sent, piece, row)
         except Exception as problem:
-            raise _failed(piece, problem) from problem
+            raise failed(piece, problem) from problem
         self.room.shrink()
         return brought
 
@@ -305,7 +305,8 @@ class Clients:
         return torch.stack(losses).mean(0)
 
 
-def _failed(piece: Visit, problem: Exception) -> Exception:
+def failed(piece: Visit, problem: BaseException) -> BaseException:
+    """The error that names the client whose work failed."""
     if isinstance(problem, UserError):
         return problem
     sizes = sorted({len(rows) for rows in piece.samples})

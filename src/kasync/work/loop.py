@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from kasync.counter import Stream, bits
 from kasync.work.objective import Inputs, Objective, columns, parts, taken
 from kasync.work.protocol import Client, Gradient, Local, Work
-from kasync.work.trial import CHANCE, Traits, generators_of, sharing
+from kasync.work.trial import CHANCE, Traits, generators_of, sharing, untouched
 
 BUFFERS = ("average", "local", "frozen")
 
@@ -44,6 +44,11 @@ class Layout:
 
     def named(self, flat: Tensor) -> dict[str, Tensor]:
         return dict(zip(self.shapes, self.split(flat), strict=True))
+
+
+def bytes_of(named: Mapping[str, Tensor]) -> int:
+    """What these tensors take."""
+    return sum(value.numel() * value.element_size() for value in named.values())
 
 
 def flat_parameters(model: nn.Module) -> Tensor:
@@ -112,6 +117,14 @@ class Brought:
     statistics: dict[str, Tensor]
     extras: dict[str, Tensor]
     state: dict[str, Tensor]
+
+
+class Cost(NamedTuple):
+    """What a piece of work needs and leaves, in bytes."""
+
+    piece: int  # beside its row, while it is under way
+    kept: int  # at the client, for its next visit
+    brought: int  # beside its row, until it is delivered
 
 
 class Bench:
@@ -197,11 +210,29 @@ class Bench:
             state |= {f"buffer.{name}": value for name, value in told.items()}
         return Brought(loss.detach(), told if self.buffers != "frozen" else {}, extras, state)
 
-    def measure(self, inputs: Inputs, labels: Tensor | None, rows: Tensor) -> int:
-        """Bytes that a mini-batch of these rows needs: what its forward pass saves, gradients, an optimiser's state.
+    def measure(self, sent: Sent, visit: Visit, inputs: Inputs, labels: Tensor | None, rows: Tensor) -> Cost:
+        """What a piece of work needs, and what it leaves beside its row.
 
-        Afterwards the bench is good for nothing else: its statistics have changed.
+        A mini-batch of these rows shows what a forward pass saves. A training loop of the user's, of which nothing else
+        is known, is run once for the visit. Afterwards the bench is good for nothing else: its statistics have changed.
         """
+        vector = self.flat.numel() * self.flat.element_size()
+        saved = self.try_on(inputs, labels, rows)
+        vectors = 3  # the bench's own, the gradients by array, and one in one piece
+        statistics = bytes_of(self.statistics)
+        kept = statistics if self.buffers == "local" else 0
+        brought = statistics if self.buffers != "frozen" else 0
+        if isinstance(self.work, Local):
+            vectors += self.work.state_vectors
+            kept += self.work.state_vectors * vector if self.work.keep else 0
+        elif not isinstance(self.work, Gradient):
+            with untouched(self.model):
+                left = self.do(sent, visit, inputs, labels, torch.empty_like(self.flat))
+            kept, brought = bytes_of(left.state), bytes_of(left.statistics) + bytes_of(left.extras)
+        return Cost(int(1.25 * saved) + vectors * vector, kept, brought)
+
+    def try_on(self, inputs: Inputs, labels: Tensor | None, rows: Tensor) -> int:
+        """Bytes that the forward pass of a mini-batch of these rows saves for the way back."""
         saved: dict[int, int] = {}
         own = {parameter.untyped_storage().data_ptr() for parameter in self.model.parameters()}
 
@@ -216,10 +247,7 @@ class Bench:
         batch = taken(inputs, rows), None if labels is None else labels[rows]
         with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             self.objective.mean(self.model, *batch)
-        vectors = 3  # the bench's own, the gradients by array, and one in one piece
-        if isinstance(self.work, Local):
-            vectors += self.work.state_vectors
-        return int(1.25 * sum(saved.values())) + vectors * self.flat.numel() * self.flat.element_size()
+        return sum(saved.values())
 
     def _batch(self, visit: Visit, number: int, inputs: Inputs, labels: Tensor | None) -> tuple[Inputs, Tensor | None]:
         rows = visit.samples[number]
