@@ -140,7 +140,8 @@ def _fleet(
     named = {"--durations": durations, trace or "--arrivals": arrivals, "--timeline": timeline, "--speeds": speeds}
     sources = [name for name, value in named.items() if value is not None]
     if len(sources) > 1 and sources not in (["--durations", "--speeds"], ["--trace", "--speeds"]):
-        raise UserError(f"{' and '.join(sources)} all describe the fleet: give one of them.")
+        both = "both" if len(sources) == 2 else "all"
+        raise UserError(f"{' and '.join(sources)} {both} describe the fleet: give one of them.")
     drawn = {"speeds": choice(speeds)} if speeds else {}
     if timeline is not None:
         return _fitted(timeline, quiet)

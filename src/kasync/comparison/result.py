@@ -274,33 +274,6 @@ class Comparison:
         plain = {name: table[name] for name in ("metric", "lower_is_better", "baseline", "varies", "about", "tuned")}
         return cls(table["rules"], table["seeds"], runs, failed=failed, **plain)
 
-    @classmethod
-    def of(
-        cls, findings: reading.Findings, task: Task, way: str, failed: Mapping[str, str] | None = None
-    ) -> Comparison:
-        """One task of an experiment under one semantics of staleness; `failed` by the key of a run."""
-        lines = findings.beside(task, way)
-        titles = [line.rule.title for line in lines]
-        labels = [
-            line.rule.label if titles.count(title) > 1 else title for line, title in zip(lines, titles, strict=True)
-        ]
-        seeds = sorted({seed for line in lines for seed in line.runs})
-        lost = {
-            label: {seed: (failed or {})[run.key] for seed, run in line.runs.items() if run.key in (failed or {})}
-            for label, line in zip(labels, lines, strict=True)
-        }
-        runs = {label: line.runs for label, line in zip(labels, lines, strict=True)}
-        regression = not any(np.isfinite(run.rows["accuracy"]).any() for line in lines for run in line.finished)
-        return cls(
-            labels,
-            seeds,
-            runs,
-            "test_loss" if regression and any(line.finished for line in lines) else "accuracy",
-            failed=lost,
-            varies=("data partition", "arrivals", "initial parameters", "batches"),
-            about={"name": findings.name, "title": f"{findings.title}: {task.title}"},
-        )
-
     # ---- for the report
 
     def _contenders(self) -> list[Contender]:

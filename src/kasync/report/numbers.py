@@ -68,18 +68,12 @@ def band(curves: Sequence[tuple[Reals, Reals]], common: bool = False) -> Band | 
     return Band(axis, *bands([np.interp(axis, x, y, left=np.nan, right=np.nan) for x, y in thinned]))
 
 
-def mean_counts(arrays: Sequence[NDArray]) -> Reals:
-    """[longest] mean over seeds of counts as shares that sum to 1, the shorter ones filled up with zeros."""
-    longest = max(len(array) for array in arrays)
-    shares = [np.pad(array / max(array.sum(), 1e-12), (0, longest - len(array))) for array in arrays]
-    return np.mean(shares, axis=0)
-
-
 def counts(line: Line, name: str) -> Reals | None:
     """A histogram of steps.npz as shares, the mean over the finished seeds."""
     arrays = [run.steps[name].astype(np.float64) for run in line.finished if name in run.steps]
-    arrays = [array for array in arrays if array.sum() > 0]
-    return mean_counts(arrays) if arrays else None
+    arrays = [array / array.sum() for array in arrays if array.sum() > 0]
+    longest = max(map(len, arrays), default=0)  # the shorter ones are filled up with zeros
+    return np.mean([np.pad(array, (0, longest - len(array))) for array in arrays], axis=0) if arrays else None
 
 
 def _told(run: Run, name: str) -> tuple[Reals, Reals] | None:
