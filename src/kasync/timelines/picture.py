@@ -3,11 +3,15 @@
 from os import PathLike
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kasync.errors import UserError
 from kasync.timelines.timeline import Timeline, rows_held, versions_held
 from kasync.timelines.traces import DAY, Traces
 
+Reals = NDArray[np.float64]
+Places = NDArray[np.integer]
+THERE, WORKING = "#c9d2dc", "#35608d"  # colours
 SEGMENTS = 12  # deliveries of an average client to show: more could not be told apart
 
 
@@ -40,11 +44,10 @@ def panels(figure, timeline: Timeline, sample: int) -> None:
     _held(figure.add_subplot(grid[1, 1]), timeline)
 
 
-def draw_day(fleet: Traces, timeline: Timeline, path: str | PathLike[str], day: int = 0) -> None:
-    """One day of a fleet: when each client was there, what arrived in each hour, and of whom.
+def draw_day(fleet: Traces, timeline: Timeline, path: str | PathLike[str], day: int = 0, sample: int = 32) -> None:
+    """One day of a fleet: how many clients are there and at work, a sample of them in detail, and who delivers.
 
-    In the large panel a row is a client, those that are there longest on top; grey is there, a dot is a delivery,
-    coloured by staleness. The timeline must have been made with this fleet, in seconds, and reach into that day.
+    The timeline must have been made with this fleet, in seconds, and reach into that day.
     """
     if fleet.availability is None:
         raise UserError(f"{fleet.source} says nothing of availability: there is no day to draw.")
@@ -55,68 +58,95 @@ def draw_day(fleet: Traces, timeline: Timeline, path: str | PathLike[str], day: 
     minutes = np.arange(0.0, DAY, 300.0) + start  # [288]
     everyone = np.arange(timeline.population)
     there = np.stack([fleet.availability.opening(0, everyone, np.full(len(everyone), t))[0] <= t for t in minutes], 1)
-    row = np.empty(len(everyone), dtype=np.int64)
-    row[np.argsort(-there.sum(axis=1), kind="stable")] = everyone
-    hour = (minutes - start) / 3600
-    figure = _figure(12, 8)
-    grid = figure.add_gridspec(2, 2, height_ratios=[2.4, 1], width_ratios=[1.35, 1])
-    _day_of_clients(figure, figure.add_subplot(grid[0, :]), timeline, inside, start, there, row)
-    axes = figure.add_subplot(grid[1, 0])
-    axes.fill_between(hour, 100 * there.mean(axis=0), color="#b8c4d0", label="% of clients there")
-    arrived = np.histogram((timeline.times[inside] - start) / 3600, bins=np.arange(25))[0] * timeline.k
-    other = axes.twinx()
-    other.step(np.arange(25), np.append(arrived, arrived[-1]), where="post", color="#d1495b", linewidth=2)
-    other.set_ylabel("deliveries in the hour", color="#d1495b")
-    other.set_ylim(0, None)
-    axes.set(
-        xlim=(0, 24), ylim=(0, None), xlabel="hour of the day", ylabel="% of clients there", xticks=range(0, 25, 4)
+    begin, end, client, staleness = _work_of(timeline, start)
+    figure = _figure(12, 9)
+    grid = figure.add_gridspec(3, 2, height_ratios=[1, 2.5, 1], width_ratios=[1.5, 1])
+    _day_in_numbers(figure.add_subplot(grid[0, :]), minutes - start, there, begin, end)
+    _day_of_some(
+        figure, figure.add_subplot(grid[1, :]), minutes - start, there, (begin, end, client, staleness), sample
     )
-    axes.set_title("Who is there, and what arrives", loc="left")
-    axes = figure.add_subplot(grid[1, 1])
-    used = np.sort(np.bincount(timeline.clients[inside].ravel(), minlength=len(everyone)))[::-1]
-    axes.plot(
-        100 * np.arange(1, len(used) + 1) / len(used), 100 * np.cumsum(used) / used.sum(), color="#35608d", linewidth=2
-    )
-    axes.plot([0, 100], [0, 100], color="#999999", linewidth=1, linestyle=":")
-    axes.set(xlim=(0, 100), ylim=(0, 102), xlabel="% of clients, the busiest first", ylabel="% of deliveries")
-    axes.set_title(f"{np.count_nonzero(used):,} of {len(used):,} clients delivered", loc="left")
-    staleness = timeline.staleness[inside]
+    axes = figure.add_subplot(grid[2, 0])
+    delivered = timeline.clients[inside].ravel()
+    hours = np.repeat((timeline.times[inside] - start) / 3600, timeline.k)
+    axes.hist(hours, bins=np.arange(25), color=WORKING, rwidth=0.9)
+    axes.set(xlim=(0, 24), xticks=range(0, 25, 2), xlabel="hour of the day")
+    axes.set_title("Deliveries in each hour", loc="left")
+    axes = figure.add_subplot(grid[2, 1])
+    used = np.sort(np.bincount(delivered, minlength=len(everyone)))[::-1]
+    share = 100 * np.cumsum(used) / used.sum()
+    axes.fill_between(100 * np.arange(1, len(used) + 1) / len(used), share, color=WORKING, linewidth=0)
+    most = 100 * (np.searchsorted(share, 80.0) + 1) / len(used)
+    axes.plot([0, most, most], [80, 80, 0], color="black", linewidth=1, linestyle=":")
+    axes.set(xlim=(0, 100), ylim=(0, 100), xlabel="% of the clients, the busiest first", ylabel="% of the deliveries")
+    axes.set_title(f"{most:.0f} % of them make 80 % of the deliveries", loc="left")
     figure.suptitle(
-        f"A day of {len(everyone):,} clients: {int(used.sum()):,} deliveries, {int(inside.sum()):,} updates of "
-        f"{timeline.k}, mean staleness {staleness.mean():.1f}",
-        fontsize=13,
+        f"A day of {len(everyone):,} clients: {len(delivered):,} deliveries, {int(inside.sum()):,} updates of "
+        f"{timeline.k}, mean staleness {timeline.staleness[inside].mean():.1f}",
+        fontsize=14,
     )
     figure.savefig(path, dpi=110)
 
 
-def _day_of_clients(figure, axes, timeline: Timeline, inside, start: float, there, row) -> None:
-    from matplotlib.colors import ListedColormap
+def _work_of(timeline: Timeline, start: float) -> tuple[Reals, Reals, Places, Places]:
+    """Of the deliveries of a day: hours from the model they began with to their update, client and staleness."""
+    clock = np.concatenate([[0.0], timeline.times])  # when each version appeared
+    updated = np.repeat(timeline.times, timeline.k)
+    begun = clock[timeline.versions.ravel()]
+    shown = (updated >= start) & (begun < start + DAY)
+    begin, end = ((moment[shown] - start) / 3600 for moment in (begun, updated))
+    return begin, end, timeline.clients.ravel()[shown], timeline.staleness.ravel()[shown]
 
-    image = np.zeros(there.shape, dtype=bool)
-    image[row] = there
-    extent = (0, 24, len(row), 0)
-    colours = ListedColormap(["#ffffff", "#c3cdd8"])
-    axes.imshow(image, aspect="auto", extent=extent, cmap=colours, interpolation="nearest", vmin=0, vmax=1)
-    hours = np.repeat((timeline.times[inside] - start) / 3600, timeline.k)
-    staleness = timeline.staleness[inside].ravel()
-    top = max(1.0, float(np.quantile(staleness, 0.98)))
-    dots = axes.scatter(
-        hours,
-        row[timeline.clients[inside].ravel()] + 0.5,
-        c=staleness,
-        s=9,
-        cmap="viridis_r",
-        vmin=0,
-        vmax=top,
-        linewidths=0,
-    )
-    present = np.count_nonzero(there.any(axis=1))
-    axes.set(xlim=(0, 24), ylim=(present + 5, 0), xticks=range(0, 25, 2), xlabel="hour of the day", ylabel="client")
+
+def _day_in_numbers(axes, seconds: Reals, there, begin: Reals, end: Reals) -> None:
+    """How many clients are there, and how many of those work."""
+    hour = seconds / 3600
+    present = there.sum(axis=0)
+    working = np.searchsorted(np.sort(begin), hour, side="right") - np.searchsorted(np.sort(end), hour, side="right")
+    axes.fill_between(hour, present, color=THERE, linewidth=0)
+    axes.fill_between(hour, working, color=WORKING, linewidth=0)
+    axes.set(xlim=(0, 24), ylim=(0, 1.15 * present.max()), xticks=range(0, 25, 2), ylabel="clients")
+    axes.text(12, 0.5 * (present.mean() + working.mean()), "there", ha="center", va="center", fontsize=11)
+    axes.text(12, 0.45 * working.mean(), "at work", ha="center", va="center", color="white", fontsize=11)
     axes.set_title(
-        f"Grey: the client is there ({present:,} are at some time of the day). Dots: its deliveries, at their update",
+        f"Of {len(there):,} clients {present.min():,} to {present.max():,} are there at a time; "
+        f"{len(there) - np.count_nonzero(there.any(axis=1)):,} never are on this day",
         loc="left",
     )
-    figure.colorbar(dots, ax=axes, label="staleness", pad=0.01)
+
+
+def _day_of_some(figure, axes, seconds: Reals, there, work, sample: int) -> None:
+    """Some clients that are there for an hour or more, in the order of the hour about which their day lies."""
+    from matplotlib.collections import LineCollection
+
+    able = np.flatnonzero(there.mean(axis=1) >= 1 / 24)
+    able = able[np.linspace(0, len(able) - 1, min(sample, len(able))).astype(np.int64)] if len(able) else able
+    turn = there[able] @ np.exp(2j * np.pi * (seconds - DAY / 6) / DAY)  # mornings first
+    chosen = able[np.argsort(np.mod(np.angle(turn), 2 * np.pi))]
+    row = np.full(len(there), -1)
+    row[chosen] = np.arange(len(chosen))
+    step = seconds[1] / 3600
+    edges = np.diff(there[chosen].astype(np.int8), prepend=0, append=0, axis=1)
+    who, first = np.nonzero(edges == 1)
+    over = np.nonzero(edges == -1)[1]
+    bars = [((first[i] * step, who[i]), (over[i] * step, who[i])) for i in range(len(who))]
+    width = 300 / max(len(chosen), 8)
+    axes.add_collection(LineCollection(bars, colors=THERE, linewidths=width, capstyle="butt"))
+    begin, end, client, staleness = work
+    mine = np.flatnonzero(row[client] >= 0)
+    lines = [((begin[i], row[client[i]]), (end[i], row[client[i]])) for i in mine.tolist()]
+    top = max(1.0, float(np.quantile(staleness, 0.95)))
+    drawn = LineCollection(
+        lines, array=staleness[mine], cmap="viridis_r", clim=(0, top), linewidths=0.6 * width, capstyle="butt"
+    )
+    axes.add_collection(drawn)
+    axes.plot(end[mine], row[client[mine]], "|", color="black", markersize=width, markeredgewidth=0.7)
+    axes.set(xlim=(0, 24), ylim=(len(chosen) - 0.3, -0.7), xticks=range(0, 25, 2), yticks=[])
+    axes.set_ylabel("one row, one client")
+    axes.set_title(
+        f"{len(chosen)} clients that are there for an hour or more. Grey: there. Coloured: at work. |: the delivery",
+        loc="left",
+    )
+    figure.colorbar(drawn, ax=axes, label="staleness", pad=0.01, extend="max")
 
 
 def _figure(width: float, height: float):
