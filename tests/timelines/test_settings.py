@@ -97,7 +97,8 @@ def test_a_line_makes_the_timeline_that_the_function_makes(line, same):
     ("line", "sentence"),
     [
         ("klock", "unknown kind of .arrivals. 'klock': did you mean 'clock'"),
-        ("clock:durations=pareto,shap=2", "unknown setting of arrivals 'clock' 'shap'"),
+        ("clock:durations=pareto,shap=2", "unknown setting of arrivals 'clock' 'shap': did you mean 'shape'"),
+        ("clock:durations=paretto,shape=2", "unknown kind of durations 'paretto': did you mean 'pareto'"),
         ("clock:durations=paretto", "unknown kind of durations 'paretto': did you mean 'pareto'"),
         ("clock:shape", "'shape' is not setting=value"),
         ("clock:durations=times", "durations 'times' says no each"),

@@ -69,13 +69,21 @@ def parsed(text: str, settings: Mapping[str, Collection[str]] = SETTINGS) -> dic
 
 def _owner_of(name: str, table: dict[str, Any]) -> dict[str, Any]:
     """The durations, of those named so far, that have this setting, the last first; otherwise the table itself."""
-    for setting in reversed(list(table)):
-        value = table[setting]
-        kind = value.get("kind") if isinstance(value, dict) else value
-        if setting in OF_DURATIONS and kind in lengths.KINDS and name in lengths.settings_of(kind):
+    for setting, kind in reversed(_named(table).items()):
+        if kind not in lengths.KINDS:
+            raise unknown(f"kind of {setting}", str(kind), lengths.KINDS)
+        if name in lengths.settings_of(kind):
+            value = table[setting]
             table[setting] = value if isinstance(value, dict) else {"kind": value}
             return table[setting]
     return table
+
+
+def _named(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The kind of each of the durations that a table names."""
+    values = {setting: table[setting] for setting in table if setting in OF_DURATIONS}
+    kinds = {setting: value.get("kind") if isinstance(value, Mapping) else value for setting, value in values.items()}
+    return {setting: kind for setting, kind in kinds.items() if isinstance(kind, str)}
 
 
 def split(text: str) -> list[str]:
@@ -104,7 +112,10 @@ def check(kind: str, given: Mapping[str, Any]) -> None:
         raise unknown("kind of [arrivals]", kind, SETTINGS)
     for name in given:
         if name not in SETTINGS[kind]:
-            raise unknown(f"setting of arrivals {kind!r}", name, SETTINGS[kind])
+            own = [lengths.settings_of(one) for one in _named(given).values() if one in lengths.KINDS]
+            raise unknown(
+                f"setting of arrivals {kind!r}", name, {*SETTINGS[kind], *(each for some in own for each in some)}
+            )
 
 
 def timeline(kind: str, given: Mapping[str, Any], clients: int, k: int, steps: int, seed: int) -> Timeline:
