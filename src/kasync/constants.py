@@ -6,6 +6,8 @@ They are shared, so they are never written to, and never handed out: see `owned`
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +23,11 @@ def _kept(value: Tensor) -> Tensor:
 def owned(value: Tensor) -> Tensor:
     """The value, or a copy of it where it is one of the shared ones."""
     return value.clone() if id(value) in _shared else value
+
+
+def all_owned(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for many values, some of which are no tensors."""
+    return {k: v.clone() if id(v) in _shared and isinstance(v, Tensor) else v for k, v in values.items()}
 
 
 @functools.lru_cache(maxsize=1024)

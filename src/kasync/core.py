@@ -13,7 +13,7 @@ in a CUDA graph; and nothing is written into a tensor that somebody else holds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -32,6 +32,8 @@ from kasync.span import Basis, NotFinite
 from kasync.step import Step, TableRows
 
 __all__ = ["Part", "Rule", "ServerState", "Step", "TableRows"]
+
+NOTHING: Mapping[str, Tensor] = {}
 
 
 @dataclass(frozen=True)
@@ -118,11 +120,13 @@ class Rule:
 
     def __call__(self, server: ServerState, arrivals: Arrivals) -> tuple[ServerState, Step]:
         """The server after this step, and what was done. Nothing given to it is changed."""
-        return self._advance(server, arrivals, False, None)
+        after, step = self._advance(server, arrivals, False, None)
+        return after, step.handed_out()
 
     def advance(self, server: ServerState, arrivals: Arrivals, lr: Tensor | None = None) -> tuple[ServerState, Step]:
         """The same for an engine that owns the state: tables of per-client rows are overwritten, not copied.
 
+        The step is to be read only; `handed_out` makes one that may be written to.
         `lr` [] takes the place of the rule's own learning rate, so that many runs can share one rule.
         """
         return self._advance(server, arrivals, True, lr)
@@ -251,9 +255,10 @@ class Rule:
         """The numbers of the parts that have something to do at the end."""
         return [number for number, part in enumerate(self.parts) if type(part).finish is not Part.finish]
 
-    def _own(self, number: int, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _own(self, number: int, memory: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """What the part of this number remembers, under its own names."""
-        return {name: memory[whole] for name, whole in self._names[number]}
+        names = self._names[number]
+        return {name: memory[whole] for name, whole in names} if names else NOTHING
 
     # One step
 
@@ -294,35 +299,44 @@ class Rule:
         blocks: dict[str, Block] = {"gradients": sound.rows}
         for number in self._widening:
             place, own = self._places[number], self._own(number, server.memory)
-            rows = self.parts[number].basis(replace(server, memory=own), sound.arrivals)
+            rows = self.parts[number].basis(ServerState(server.params, server.step, own), sound.arrivals)
             blocks |= {f"{place}.{name}": block for name, block in rows.items()}
         basis = Basis(blocks, server.params.dtype, doubt=usable is None)
         if usable is not None:
             usable = usable & basis.others_finite()  # one in a memory makes nothing usable
         step = self._opened(server, sound, basis, usable, lr)
         for number, part in enumerate(self.parts):
-            step = self._after(step, part, number, part)
+            step = self._after(step, part.__call__, number)
         for number in self._finishing:
-            step = self._after(step, self.parts[number].finish, number, self.parts[number])
-        return step.having(place="", memory=server.memory)
+            step = self._after(step, self.parts[number].finish, number)
+        step.turn_to("", server.memory)
+        return step
 
-    def _after(self, step: Step, formula: Any, number: int, part: Part) -> Step:
+    def _after(self, step: Step, formula: Callable[[Step], Any], number: int) -> Step:
         """The step that a part makes of a step, seeing its own memory; what cannot be one is refused by its name."""
-        before = step.having(place=self._places[number], memory=self._own(number, step.everything))
-        step = formula(before)
+        step.turn_to(self._places[number], self._own(number, step.everything))
+        weights, coefficients, lr = step.weights, step.coefficients, step.lr
+        step = formula(step)
         if type(step) is not Step:
             raise UserError(
-                f"{type(part).__name__} returned {type(step).__name__}: end its formula with the new step, as in "
-                f"return step.weighed(weights)."
+                f"{type(self.parts[number]).__name__} returned {type(step).__name__}: end its formula with the new "
+                f"step, as in return step.weighed(weights)."
             )
-        for name in ("weights", "coefficients", "lr"):
-            value, old = getattr(step, name), getattr(before, name)
-            if value is not old and (value.dtype != torch.float64 or value.shape != old.shape):
-                raise UserError(
-                    f"{type(part).__name__} made {name} {value.dtype} of shape {list(value.shape)}: give float64 of "
-                    f"shape {list(old.shape)}."
-                )
+        if step.weights is not weights:
+            self._check_made("weights", step.weights, weights, number)
+        if step.coefficients is not coefficients:
+            self._check_made("coefficients", step.coefficients, coefficients, number)
+        if step.lr is not lr:
+            self._check_made("lr", step.lr, lr, number)
         return step
+
+    def _check_made(self, name: str, value: Tensor, old: Tensor, number: int) -> None:
+        """Refuse what takes the place of another tensor without being of its kind."""
+        if value.dtype != torch.float64 or value.shape != old.shape:
+            raise UserError(
+                f"{type(self.parts[number]).__name__} made {name} {value.dtype} of shape {list(value.shape)}: give "
+                f"float64 of shape {list(old.shape)}."
+            )
 
     def _opened(
         self, server: ServerState, sound: Usable, basis: Basis, usable: Tensor | None, lr: float | Tensor | None
@@ -369,13 +383,14 @@ class Rule:
         """
         old, basis, blind = server.memory, step.basis, span.blind(step.usable)
         if not step.all_usable and not blind and bool(step.skipped):
-            return server, step.handed_out()
+            return server, step
         self._check_kept(step, old)
         exact = [name for name in step.vectors if old[name].dtype != server.params.dtype]
         vectors = {name: row for name, row in step.vectors.items() if name not in exact}
         state: dict[str, Tensor] = {}
         if self.optimizer is None:  # the parameters join as one more row, and the first combination is the update
-            table = torch.stack([-step.lr * step.direction, *vectors.values()])  # [1 + vectors, B]
+            update = -step.lr * step.direction  # [B]
+            table = torch.stack([update, *vectors.values()]) if vectors else update[None]  # [1 + vectors, B]
             made = basis.combined(torch.cat([table, eye(table.shape[0], 1, table.device)], dim=1), server.params)
             if doubt:
                 basis.check(table, made)
@@ -396,14 +411,14 @@ class Rule:
             after |= dict(zip(exact, rows.unbind(), strict=True))
         if blind:
             if not after.keys() <= old.keys() and bool(step.skipped):
-                return server, step.handed_out()  # an optimiser's first state has no earlier one to fall back on
+                return server, step  # an optimiser's first state has no earlier one to fall back on
             params = where(step.skipped, server.params, params)
             after = {name: where(step.skipped, old.get(name, value), value) for name, value in after.items()}
         memory = dict(old) | {name: owned(value) for name, value in after.items()}
         for name, written in step.rows.items():
             memory[name] = _written(old[name], written, basis, in_place)
         count = 1 if step.all_usable else (~step.skipped).long()
-        return ServerState(params, server.step + count, memory), step.handed_out()
+        return ServerState(params, server.step + count, memory), step
 
     def _check_kept(self, step: Step, old: Mapping[str, Tensor]) -> None:
         """Refuse small values that are not what the part's memory said they would be."""

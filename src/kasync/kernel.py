@@ -89,19 +89,22 @@ def fits(blocks: Sequence[Block]) -> bool:
     """Whether the kernel takes these blocks [n, D]: on the CPU, of one type, each row in one piece, not too many."""
     if not blocks or _library() is None:
         return False
-    tables = [_table(block) for block in blocks]
-    dtype, width = tables[0].dtype, tables[0].shape[-1]
-    for table in tables:
+    first, rows = _table(blocks[0]), 0
+    dtype, width = first.dtype, first.shape[-1]
+    for block in blocks:
+        table = block if isinstance(block, Tensor) else block.table
+        shape = table.shape
         if not (
             table.is_cpu
             and table.dtype == dtype
-            and table.dim() == 2
-            and table.shape[1] == width
+            and len(shape) == 2
+            and shape[1] == width
             and (width < 2 or table.stride(1) == 1)
             and not (table.requires_grad and torch.is_grad_enabled())
         ):
             return False
-    return dtype in TYPES and sum(map(length, blocks)) <= MOST_ROWS
+        rows += shape[0] if table is block else length(block)
+    return dtype in TYPES and rows <= MOST_ROWS
 
 
 def gram(blocks: Sequence[Block]) -> Tensor:
@@ -142,9 +145,10 @@ def addresses(blocks: Sequence[Block], column: int = 0) -> ctypes.Array[ctypes.c
     """[B] where this column of each row is."""
     places: list[int] = []
     for block in blocks:
-        table, chosen = (block, range(length(block))) if isinstance(block, Tensor) else (block.table, block.chosen)
+        table = block if isinstance(block, Tensor) else block.table
         size = table.element_size()
         start, stride = table.data_ptr() + column * size, table.stride(0) * size
+        chosen = range(block.shape[0]) if isinstance(block, Tensor) else block.chosen
         places += [start + row * stride for row in chosen]
     return (_pointer * len(places))(*places)
 

@@ -31,9 +31,12 @@ def follow(
     """The parameters after what the optimiser makes of the direction, and its new state.
 
     The optimiser moves with a learning rate of 1, and the rule's own rate, which may depend on staleness, scales its
-    move. It moves a vector of zeros, so that its move is exact, unless it reads the parameters, as weight decay and
-    Adafactor do: then it moves a copy of them in float64.
+    move. It moves a vector of zeros, so that its move is exact, unless it reads the parameters, as weight decay does:
+    then it moves a copy of them in float64. One that looks at whole arrays, or at the rate itself, as Adafactor does,
+    gets the model's arrays and the rate.
     """
+    if wants_arrays(optimizer):
+        return _follow_arrays(optimizer, params, direction, lr, memory, layers)
     reads = reads_params(optimizer)
     place = params.double() if reads else torch.zeros_like(params)
     before = place.clone() if reads else None
@@ -47,6 +50,68 @@ def follow(
     if before is not None:
         return (before + lr * (place.detach() - before)).to(params.dtype), kept
     return params + lr.to(params.dtype) * place.detach(), kept
+
+
+def _follow_arrays(
+    optimizer: OptimizerFactory,
+    params: Tensor,
+    direction: Tensor,
+    lr: Tensor,
+    memory: Mapping[str, Tensor],
+    layers: Layers | None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The same on a copy of the model's arrays, one after the other; its state has the array's number in its names."""
+    shapes = layers or ((len(params),),)
+    sizes = [math.prod(shape) for shape in shapes]
+    arrays = [part.view(shape).clone() for part, shape in zip(torch.split(params, sizes), shapes, strict=True)]
+    rate = lr if span.blind(lr) else float(lr)
+    made = optimizer(arrays, **_settings(optimizer, params) | {"lr": rate})
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in memory.items():
+        if name.startswith(PREFIX):
+            number, _, short = name.removeprefix(PREFIX).partition(".")
+            state.setdefault(int(number), {})[short] = value.clone()
+    for number, (array, part) in enumerate(zip(arrays, torch.split(direction, sizes), strict=True)):
+        array.grad = part.view(array.shape)
+        if number in state:
+            made.state[array] = state[number]
+    made.step()
+    kept = {
+        f"{PREFIX}{number}.{name}": value
+        for number, array in enumerate(arrays)
+        for name, value in made.state[array].items()
+        if isinstance(value, Tensor)
+    }
+    return torch.cat([array.detach().flatten() for array in arrays]), kept
+
+
+def wants_arrays(optimizer: OptimizerFactory) -> bool:
+    """Whether its move depends on the shape of an array, or not in proportion on the rate; found out by trying."""
+    try:
+        return _wants_arrays(optimizer)
+    except TypeError:  # a partial with arguments that have no hash
+        return _wants_arrays.__wrapped__(optimizer)
+
+
+@functools.lru_cache(maxsize=256)
+def _wants_arrays(optimizer: OptimizerFactory) -> bool:
+    if takes_layers(optimizer):
+        return False
+
+    def moved(lr: float, *shape: int) -> Tensor:
+        """[4] the second move from one place, divided by the rate."""
+        start = torch.tensor([1.0, -2.0, 3.0, 0.5], dtype=torch.float64).view(shape)
+        place = start.clone()
+        made = optimizer([place], **_settings(optimizer, place) | {"lr": lr})
+        for slope in (1.0, -0.5):
+            place.copy_(start)
+            place.grad = slope * torch.tensor([0.5, -0.25, 1.0, 0.125], dtype=torch.float64).view(shape)
+            made.step()
+        return (place - start).flatten() / lr
+
+    usual = moved(1.0, 4)
+    others = (moved(0.25, 4), moved(1.0, 2, 2))
+    return not all(torch.allclose(usual, other, rtol=1e-9, atol=1e-12) for other in others)
 
 
 def reads_params(optimizer: OptimizerFactory) -> bool:

@@ -88,8 +88,10 @@ def gram(given: Sequence[Block]) -> Tensor:
 def combine(coefficients: Tensor, given: Sequence[Block]) -> Tensor:
     """coefficients @ R for the rows R of all blocks, stacked.  [n, B] -> [n, D], in the precision of the rows"""
     if _compiled(given):
-        many = sum(map(length, given)) >= 3 * STREAMS
-        return _combine_in_turns(coefficients, given) if many else kernel.combine(coefficients, given)
+        rows = sum(map(length, given))
+        if len(coefficients) == 1 and rows > STREAMS and all(isinstance(block, Tensor) for block in given):
+            return _combine_once(coefficients, given)
+        return _combine_in_turns(coefficients, given) if rows >= 3 * STREAMS else kernel.combine(coefficients, given)
     blocks = [matrix(block) for block in given]
     table = coefficients.to(blocks[0].dtype)  # [n, B]
     parts = torch.split(table, [len(block) for block in blocks], dim=1)
@@ -105,19 +107,19 @@ def combine(coefficients: Tensor, given: Sequence[Block]) -> Tensor:
     return total
 
 
-def _combine_in_turns(coefficients: Tensor, given: Sequence[Block]) -> Tensor:
-    """The same for many rows: a processor reads a few streams at a time faster than a hundred.
+def _combine_once(coefficients: Tensor, given: Sequence[Block]) -> Tensor:
+    """The same for one combination of many rows: torch's product of a vector and a matrix, the same on any threads."""
+    blocks = [matrix(block) for block in given]
+    shares = torch.split(coefficients.to(blocks[0].dtype), [len(block) for block in blocks], dim=1)
+    made = shares[0] @ blocks[0]
+    for share, rows in zip(shares[1:], blocks[1:], strict=True):
+        made = made.add_(rows, alpha=float(share)) if len(rows) == 1 else made.add_(share @ rows)
+    return made
 
-    For one combination torch's product of a vector and a matrix is faster still, and the same bits on any threads.
-    """
+
+def _combine_in_turns(coefficients: Tensor, given: Sequence[Block]) -> Tensor:
+    """The same for many rows: a processor reads a few streams at a time faster than a hundred."""
     made, column = None, 0
-    if len(coefficients) == 1 and all(isinstance(block, Tensor) for block in given):
-        blocks = [matrix(block) for block in given]
-        shares = torch.split(coefficients.to(blocks[0].dtype), [len(block) for block in blocks], dim=1)
-        made = shares[0] @ blocks[0]
-        for share, rows in zip(shares[1:], blocks[1:], strict=True):
-            made = made.add_(share @ rows)
-        return made
     for block in given:
         for start in range(0, length(block), STREAMS):
             if isinstance(block, Tensor):
@@ -264,7 +266,7 @@ class Basis:
         """Raise NotFinite unless what was made [n, D] with a table [n, B] shows that the gradients are finite."""
         if not self.doubt:
             return
-        read = table[:, : self.k].any(0).tolist()
+        read = table[0, : self.k].tolist() if len(table) == 1 else table[:, : self.k].any(0).tolist()
         if not all(read):
             rows = matrix(self.blocks["gradients"])
             if not all(_sum_is_finite(row) for row, seen in zip(rows, read, strict=True) if not seen):

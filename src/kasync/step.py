@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kasync.constants import constant, filled, owned, units, where
+from kasync.constants import all_owned, constant, filled, units, where
 from kasync.errors import unknown
 from kasync.span import Basis
 
@@ -102,10 +102,15 @@ class Step:
         known.update(changes)
         return step
 
+    def turn_to(self, place: str, memory: Mapping[str, Tensor]) -> None:
+        """Let the part of this name see its own memory; only a rule between two parts may do so."""
+        known = self.__dict__  # in place: a copy for every part would cost more than the part
+        known["place"], known["memory"] = place, memory
+
     def handed_out(self) -> Step:
         """This step, with tensors that its receiver may write to."""
-        step, known = object.__new__(Step), self.__dict__
-        step.__dict__.update({name: owned(v) if isinstance(v, Tensor) else v for name, v in known.items()})
+        step = object.__new__(Step)
+        step.__dict__.update(all_owned(self.__dict__))
         step.__dict__["coefficients"] = step.coefficients.contiguous()  # rows that are one row shown k times
         return step
 
@@ -133,7 +138,8 @@ class Step:
 
     def dots(self, a: Tensor, b: Tensor) -> Tensor:
         """[...] inner products of coefficient rows a and b [..., B]."""
-        return a @ (self.gram @ b) if b.dim() == 1 else ((a @ self.gram) * b).sum(-1)
+        gram = self.basis.gram
+        return a @ (gram @ b) if b.dim() == 1 else ((a @ gram) * b).sum(-1)
 
     def apart(self, row: Tensor) -> Tensor:
         """[K] distances of the gradients from a row [B], also where they are small beside what both have in common."""
@@ -163,7 +169,7 @@ class Step:
         """[B] the inner products of the basis with a row [B], and [] its norm; the last one asked for is known."""
         known = self.__dict__.get("measured")
         if known is None or known[0] is not row:
-            inner = self.gram @ row
+            inner = self.basis.gram @ row
             known = self.__dict__["measured"] = (row, inner, (row @ inner).clamp(min=0).sqrt())
         return known[1:]
 

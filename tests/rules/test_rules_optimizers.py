@@ -8,11 +8,11 @@ from functools import partial
 
 import pytest
 import torch
-from deliveries import LENGTH, deliver, generator
+from deliveries import LAYERS, LENGTH, deliver, generator
 from rule_cases import every_rule, make
 
 from kasync import ServerState, rules, schedules
-from kasync.optimizers import NAMED, Plain
+from kasync.optimizers import NAMED, Plain, wants_arrays
 
 OPTIMIZERS = {
     "Adam": torch.optim.Adam,
@@ -89,26 +89,31 @@ def test_an_optimiser_that_cannot_serve_is_refused_when_the_rule_is_made(optimiz
         rules.wkafl(0.1, optimizer=optimizer)
 
 
-def test_adafactor_gets_the_real_parameters_by_whose_size_it_scales_its_move():
-    moved = []
-    for size in (1.0, 100.0):
-        start = size * torch.randn(LENGTH, generator=generator(5), dtype=torch.float64)
-        rule, server, place = (
-            rules.kasync_sgd(0.1, optimizer=torch.optim.Adafactor),
-            ServerState.initial(start),
-            start.clone(),
-        )
-        judge = torch.optim.Adafactor([place], lr=1.0)
-        for number in range(3):
-            arrivals = deliver(generator(number))
-            before = place.clone()
-            place.grad = arrivals.gradients.mean(0)
-            judge.step()
-            place.copy_(before + 0.1 * (place - before))  # the rule's rate scales its move
-            server, _ = rule(server, arrivals)
-        torch.testing.assert_close(server.params, place, rtol=1e-9, atol=1e-12)
-        moved.append(float((place - start).norm()))
-    assert moved[1] > 10 * moved[0]
+@pytest.mark.parametrize("lr", [0.01, 0.9])
+@pytest.mark.parametrize("size", [1.0, 100.0])
+def test_adafactor_gets_the_models_arrays_by_whose_size_it_scales_its_move_and_the_rate(lr, size):
+    """As torch's on the arrays: it factors a matrix, measures each array, and takes at most 1/sqrt(t) for the rate."""
+    start = size * torch.randn(LENGTH, generator=generator(5), dtype=torch.float64)
+    sizes = [math.prod(shape) for shape in LAYERS]
+    rule = rules.kasync_sgd(lr, optimizer=torch.optim.Adafactor).shaped(LAYERS)
+    server = ServerState.initial(start)
+    arrays = [part.view(shape).clone() for part, shape in zip(torch.split(start, sizes), LAYERS, strict=True)]
+    judge = torch.optim.Adafactor(arrays, lr=lr)
+    for number in range(5):
+        arrivals = deliver(generator(number))
+        for array, part in zip(arrays, torch.split(arrivals.gradients.mean(0), sizes), strict=True):
+            array.grad = part.view(array.shape)
+        judge.step()
+        resumed = ServerState.from_state_dict({name: value.clone() for name, value in server.state_dict().items()})
+        server, _ = rule(resumed, arrivals)
+        torch.testing.assert_close(server.params, torch.cat([array.flatten() for array in arrays]))
+    assert server.memory["optimizer.0.row_var"].shape != server.memory["optimizer.2.variance"].shape
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_only_who_looks_at_whole_arrays_or_at_the_rate_gets_them(name):
+    assert not wants_arrays(OPTIMIZERS[name])
+    assert wants_arrays(torch.optim.Adafactor)
 
 
 def test_weights_decay_in_proportion_to_the_rate_whatever_is_delivered():

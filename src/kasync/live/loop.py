@@ -282,7 +282,7 @@ class Federation:
             self._count("skipped", "a step is skipped: the rule could use none of its deliveries")
         if self.journal is not None:
             self.journal.save(self, now, whatever=k != self.terms.k)  # updates made again are of k deliveries
-        return Update(self.updates, time, used, staleness, step, tuple(shares))
+        return Update(self.updates, time, used, staleness, step.handed_out(), tuple(shares))
 
     def stuck(self, now: float) -> str | None:
         """Why the run cannot go on, once that has lasted long enough; None while it can."""

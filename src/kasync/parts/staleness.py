@@ -65,7 +65,8 @@ class SlowWhenAllStale(Part):
         checks.at_least("first", self.first, 0.0)
 
     def __call__(self, step: Step) -> Step:
-        return step.having(lr=step.lr / (self.decay * (self.first + step.least(step.staleness)) + 1.0))
+        base = self.decay * self.first + 1.0
+        return step.having(lr=step.lr / (self.decay * step.least(step.staleness) + base))
 
 
 @dataclass(frozen=True)

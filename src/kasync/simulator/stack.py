@@ -39,6 +39,7 @@ STACKABLE = (  # server optimisers that torch.vmap takes, all of them without a 
     optimizers.DelayedNesterov,
     optimizers.FedAdam,
     optimizers.LookAhead,
+    optimizers.HeLoCo,
     optimizers.Muon,
     optimizers.Plain,
 )
