@@ -118,6 +118,13 @@ def held(folder: str, root: Path) -> None:
     for _ in run:
         pass
     grown = peak() - before
+    largest = max(frozen, key=torch.numel)
+    storages = {
+        each.untyped_storage().data_ptr()
+        for each in gc.get_objects()
+        if isinstance(each, Tensor) and each.shape == largest.shape
+    }
+    print(f"{len(storages)} storage of the largest frozen array, {tuple(largest.shape)}, after the run")
     print(f"{trained} trained of {trained + sum(f.numel() for f in frozen)}: {4 * trained} bytes a delivery")
     print(f"24 deliveries, {len(clients.sizes)} clients: grew by {grown:.0f} MiB, {grown / weights:.2f} x the weights")
 

@@ -1,17 +1,22 @@
 """The field's own tables: problems in the file, equal uploads, over-selection, perplexity and what a target costs."""
 
 import math
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from kasync.cli import leaderboard as leaderboard_command
 from kasync.errors import UserError
 from kasync.experiments import experiment as catalogue
 from kasync.experiments import grid
 from kasync.experiments.build import data_of, model_of, timeline_of, work_of
+from kasync.experiments.tune import Tuned
 from kasync.report import leaderboard, read, tables
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "new_rule.py"
 TABLES = ("fedbuff", "fadas", "ca2fl", "ace", "leaf", "diloco", "asynchrony")
 COMPARED = {"fedbuff", "fadas", "ca2fl", "ace", "leaf"}  # with WKAFL, K-async SGD, Recall and the synchronous rule
 
@@ -163,3 +168,36 @@ def test_the_leaderboard_orders_rules_and_names_their_ties(board):
     tied = "| 2 |" in page[places[0] :].split("\n", 1)[0]
     gap = tables.told_apart(found, found.tasks[0])
     assert tied == (len(gap) == 2)
+
+
+def test_a_rule_of_ones_own_is_tuned_and_takes_its_place_on_the_leaderboard(board, tmp_path):
+    out = tmp_path / "board"
+    shutil.copytree(board, out)
+    page = tmp_path / "page.md"
+    leaderboard_command.add(
+        [f"{EXAMPLE}:fair"],
+        [str(board.parent / "small.toml")],
+        tries=2,
+        further=0,
+        jobs=1,
+        root="",
+        device="cpu",
+        out=out,
+        page=page,
+        quiet=True,
+    )
+    (found,) = read(out).experiments
+    added = next(line for line in found.lines if line.rule.label.endswith(":fair"))
+    assert sorted(added.runs) == [0, 1]  # the seeds of the board
+    assert all(run.finished for run in added.runs.values())
+    tried = Tuned.read(out / "tuning" / "tuned" / "small-quick.toml").chosen
+    assert [row.settings for row in tried] == [{"lr": added.runs[0].settings["rule"]["lr"]}]
+    arrivals = {str(line.runs[0].settings["arrivals"]) for line in found.lines if line.rule.label != "sync"}
+    assert len(arrivals) == 1
+    assert page.read_text() == leaderboard.page(read(out), str(out))
+    assert "| fair |" in page.read_text()
+
+
+def test_a_rule_cannot_be_added_where_there_is_no_leaderboard(tmp_path):
+    with pytest.raises(UserError, match="has no leaderboard"):
+        leaderboard_command.add(["wkafl"], None, out=tmp_path)

@@ -41,7 +41,8 @@ def add(
     given: dict[str, Any],
     rules: Annotated[list[str], typer.Argument(help="Rules: mypackage:myrule, path/file.py:myrule, or built in.")],
     experiments: Annotated[
-        list[str] | None, typer.Option("--experiment", help="Only on these tables; repeatable.", show_default=False)
+        list[str] | None,
+        typer.Option("--experiment", help="Only on these, names or TOML files; repeatable."),
     ] = None,
     tasks: Tasks = None,
     tries: Annotated[int, typer.Option(help="Learning rates to try; 0: take the rate that suits the task.")] = 3,
@@ -68,9 +69,10 @@ def add(
         raise UserError(f"{out} has no leaderboard: make one, kasync reproduce fedbuff --out {out}, or name another.")
     planned, seeds = [], _seeds(out)
     for name in experiments or list(known):
-        if name not in known:
-            raise unknown(f"experiment in {out}", name, known)
-        scale, key = known[name]
+        short = Path(name).stem if name.endswith(".toml") else name
+        if short not in known:
+            raise unknown(f"experiment in {out}", short, known)
+        scale, key = known[short]
         kept = [task for task in recorded[key]["tasks"] if task["name"] in seeds[key]]
         one = catalogue.load(name, scale).only(names(tasks) or [task["name"] for task in kept], rules)
         chosen = None

@@ -52,7 +52,7 @@ def load_mixture(
     classes: int = 4,
     dimension: int = 512,
     deviation: float = 0.5,
-    distance: float = 0.1,
+    distance: float = 0.2,
     samples: int = 20_000,
     seed: int = 0,
 ) -> Dataset:
