@@ -13,7 +13,7 @@ from kasync.errors import UserError
 from kasync.experiments import experiment as catalogue
 from kasync.experiments import grid
 from kasync.experiments.build import data_of, model_of, timeline_of, work_of
-from kasync.experiments.tune import Tuned
+from kasync.experiments.experiment import Tuned
 from kasync.report import leaderboard, read, tables
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "new_rule.py"

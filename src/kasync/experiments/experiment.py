@@ -203,7 +203,11 @@ class Experiment:
         table = merged(task.problem.run, task.run, rule.run, {"seed": seed, "staleness": semantics}, overrides)
         if "steps" in overrides:
             table.pop("uploads", None)
-        own = {} if self.kind == "timelines" else dict(task.problem.settings_of(rule.label if rule.label in task.problem.rules else rule.rule))
+        own = (
+            {}
+            if self.kind == "timelines"
+            else dict(task.problem.settings_of(rule.label if rule.label in task.problem.rules else rule.rule))
+        )
         values = {**own, **rule.settings}
         if tuned is not None:
             values = tuned.applied(values, task.name, task.problem.name, rule.of or rule.label)

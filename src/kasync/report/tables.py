@@ -61,9 +61,11 @@ def sections(experiment: Findings) -> list[str]:
         return [_measured(experiment, OF_TIMELINES, "Staleness, counted from 1")]
     if experiment.tried:
         return [sensitivity(experiment)]
-    speed = _measured(experiment, [*targets(experiment), *BEHAVIOUR], "How fast, how stale, how many")
+    title = "How fast, how stale, how many"
     if experiment.about.baseline:
-        return [*(race(experiment, name, tasks) for name, tasks in experiment.groups().items()), speed]
+        groups = (race(experiment, name, tasks) for name, tasks in experiment.groups().items())
+        return [*groups, _measured(experiment, BEHAVIOUR, title)]
+    speed = _measured(experiment, [*targets(experiment), *BEHAVIOUR], title)
     printed = any(task.paper for task in experiment.tasks)
     if len(experiment.tasks) > 1 and len(experiment.semantics) == 1 and not printed:  # rules beside each other only
         return [*matrices(experiment), speed]
