@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kasync import report
-from kasync.report import checking
+from kasync.report import checking, leaderboard
 from kasync.statistics import estimate, paired
 
 ROOT = Path(__file__).parents[2]
@@ -32,6 +32,11 @@ def test_a_number_that_is_changed_is_found(known):
     mean, half = next(pair for pair in checking.CLAIM.findall(text) if pair[0].startswith(".5"))
     other = f"{mean[:-1]}{(int(mean[-1]) + 5) % 10}77"  # digits that nobody's mean has
     assert checking.unfounded(f"{other} ± {half}", known) == [f"{other} ± {half}"]
+
+
+def test_the_leaderboard_is_what_its_store_gives():
+    written = (ROOT / "docs" / "leaderboard.md").read_text()
+    assert written == leaderboard.page(report.read(ROOT / "results" / "tables"), "results/tables")
 
 
 def test_the_page_of_faults_has_the_numbers_of_its_table():

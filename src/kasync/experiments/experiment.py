@@ -29,8 +29,9 @@ TUNED = "kasync tuned settings"
 
 @dataclass(frozen=True)
 class Problem:
-    """A data set with its network and settings by rule, or by a variant's label; `stands_for` is the paper's data set, `note` what differs.
+    """A data set with its network and settings by rule; `stands_for` is the paper's data set, `note` what differs.
 
+    Where settings have the label of a variant, they are that variant's and not those of its rule.
     `scripts` names, by rule, the authors' script in authors.toml whose settings these are. A rule's own `k` takes the
     place of the task's, and `lr_per_arrival` is its rate divided by k.
     """
@@ -203,11 +204,8 @@ class Experiment:
         table = merged(task.problem.run, task.run, rule.run, {"seed": seed, "staleness": semantics}, overrides)
         if "steps" in overrides:
             table.pop("uploads", None)
-        own = (
-            {}
-            if self.kind == "timelines"
-            else dict(task.problem.settings_of(rule.label if rule.label in task.problem.rules else rule.rule))
-        )
+        settled = rule.label if rule.label in task.problem.rules else rule.rule
+        own = {} if self.kind == "timelines" else dict(task.problem.settings_of(settled))
         values = {**own, **rule.settings}
         if tuned is not None:
             values = tuned.applied(values, task.name, task.problem.name, rule.of or rule.label)

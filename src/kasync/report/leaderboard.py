@@ -33,7 +33,10 @@ def page(results: Results, folder: str) -> str:
     tasks = [(each, task) for each in boards for task in each.tasks]
     rules = {line.rule.label for each in boards for line in each.lines if line.finished}
     runs = len({run.key for each in boards for line in each.lines for run in line.finished})
+    shares = {run.settings.get("validation", 0.0) for each in boards for line in each.lines for run in line.finished}
     head = HEAD.format(count=len(rules), tasks=len(tasks), runs=runs, folder=folder, method=METHOD)
+    if shares - {0.0}:
+        head += f" Judged on {max(shares):.0%} of the training samples, held out, and not on the test set."
     parts = [head, overview(tasks), *(board(each, task) for each, task in tasks)]
     parts.append(OWN.format(folder=folder))
     return "\n\n".join(part for part in parts if part) + "\n"
