@@ -175,8 +175,8 @@ def test_a_rule_of_ones_own_is_tuned_and_takes_its_place_on_the_leaderboard(boar
     shutil.copytree(board, out)
     page = tmp_path / "page.md"
     leaderboard_command.add(
-        [f"{EXAMPLE}:fair"],
-        [str(board.parent / "small.toml")],
+        rules=[f"{EXAMPLE}:fair"],
+        experiments=[str(board.parent / "small.toml")],
         tries=2,
         further=0,
         jobs=1,
@@ -200,4 +200,4 @@ def test_a_rule_of_ones_own_is_tuned_and_takes_its_place_on_the_leaderboard(boar
 
 def test_a_rule_cannot_be_added_where_there_is_no_leaderboard(tmp_path):
     with pytest.raises(UserError, match="has no leaderboard"):
-        leaderboard_command.add(["wkafl"], None, out=tmp_path)
+        leaderboard_command.add(rules=["wkafl"], device=None, root=None, out=tmp_path)
