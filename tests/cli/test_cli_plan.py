@@ -86,6 +86,10 @@ MISTAKES = {
     "a learning rate that is no number": (["plan", *FLEET, "--pilot", "--lr", "fast"], "lr = 'fast'"),
     "no delivery at all": (["plan", *FLEET, "-k", "0"], "k is 0"),
     "more deliveries than clients": (["plan", *FLEET, "-k", "30"], "30"),
+    "more deliveries than are at work": (
+        ["plan", "--clients", "20", "--arrivals", "clock:concurrency=5", "-k", "10"],
+        "only 5 clients are at work at a time",
+    ),
     "an accuracy in percent": (["plan", *FLEET, "-k", "1,4", "--pilot", "--target", "80", *TASK], "target = 80"),
     "a picture that cannot be written": (["plan", *FLEET, "-k", "4", "--picture", "no/such/p.png"], "no/such/p.png"),
     "a picture of no kind": (["plan", *FLEET, "-k", "4", "--picture", "plan.xyz"], "plan.xyz"),

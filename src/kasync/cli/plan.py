@@ -68,7 +68,11 @@ def plan(
         check_place(picture)
     fleet, there = _fleet(given.get("arrivals"), durations, speeds, timeline, quiet or as_json)
     population, seed = int(given.get("clients", there)), int(given.get("seed", 0))
-    ks_wanted = sorted(set(numbers("k", ks, int))) if ks else [k for k in KS if k <= population]
+    at_work = fleet.get("concurrency", population)
+    most = min(at_work, population) if isinstance(at_work, int) else population
+    ks_wanted = sorted(set(numbers("k", ks, int))) if ks else [k for k in KS if k <= most]
+    if ks_wanted and ks_wanted[-1] > most:
+        raise UserError(f"k = {ks_wanted[-1]}: only {most} clients are at work at a time, so give a k up to {most}.")
     if target is not None and not pilot:
         raise UserError(f"target = {target}: only pilots can tell when an accuracy is reached; add --pilot.")
     given |= {"clients": population, "arrivals": fleet}
@@ -79,7 +83,15 @@ def plan(
         return OpenRun(settings_for(rule, {**given, "k": k, "seed": seed}, settings | rates).resolved())
 
     def clock(mode: str) -> Any:
-        limits = ("concurrency", "restart", "select", "deadline", "max_staleness")  # a full step has none of them
+        limits = (
+            "concurrency",
+            "restart",
+            "previous_model",
+            "starts",
+            "select",
+            "deadline",
+            "max_staleness",
+        )  # a full step has none of them
         kept = {name: value for name, value in fleet.items() if mode == "async" or name not in limits}
         arrivals = Choice.of("arrivals", {**kept, "mode": mode})
         plain = RunSettings(clients=population, seed=seed, arrivals=arrivals)
