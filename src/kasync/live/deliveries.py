@@ -45,7 +45,8 @@ class Failure:
 def filed(params: Tensor, folder: str | PathLike[str]) -> Tensor:
     """A copy of these parameters [D] in a file of this folder, which goes when the copy does, or with the process."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix="kasync-version-") as file:
-        os.posix_fallocate(file.fileno(), 0, params.nbytes)  # a full disk is an error here, and a crash later
+        if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and a crash later
+            os.posix_fallocate(file.fileno(), 0, params.nbytes)
         copy = torch.from_file(file.name, shared=True, size=len(params), dtype=params.dtype)
     return copy.copy_(params)
 
