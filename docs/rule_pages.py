@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -37,6 +38,8 @@ NEEDS = {
     "server_gradient": "a gradient of the server's own, on a few samples",
 }
 KEPT = 0.95  # of the best accuracy
+WIDTH = 150  # of a line of prose
+WORD = re.compile(r"(?:\$[^$]*\$|`[^`]*`|\[[^\]]*\]|\S)+")
 ABOUT = """
 What the server can do with k deliveries. Every rule runs in the simulator and on Flower and Ray, takes any optimiser of
 `torch.optim` and a schedule, and can be taken apart: `rule.without(Part)`. `kasync rules` prints the same list, and
@@ -86,7 +89,7 @@ def page(name: str, words: dict[str, Any], results: dict[str, dict[str, str]]) -
         "## In our results",
         told(results),
     ]
-    return "\n\n".join(sections) + "\n"
+    return "\n\n".join(folded(section) for section in sections) + "\n"
 
 
 def needed(facts: rules.Facts, own: dict[str, Any]) -> str:
@@ -137,7 +140,7 @@ def index(words: dict[str, Any]) -> str:
     """The catalogue."""
     rows = [f"| [{rules.facts(name).title}]({name}.md) | ${words[name]['formula'][0]}$ |" for name in rules.RULES]
     table = "\n".join(["| rule | formula |", "|---|---|", *rows])
-    return "\n\n".join(["# Rules", paragraph(ABOUT), SYMBOLS, table]) + "\n"
+    return "\n\n".join(["# Rules", folded(paragraph(ABOUT)), folded(SYMBOLS), table]) + "\n"
 
 
 def settings(make: Any, meaning: dict[str, str]) -> str:
@@ -208,6 +211,18 @@ def _titled(task: Task) -> str:
 
 def paragraph(text: str) -> str:
     return " ".join(text.split())
+
+
+def folded(text: str) -> str:
+    """A paragraph in lines of at most WIDTH characters, broken nowhere inside a formula, code or a link's text."""
+    if "\n" in text or text.startswith(("#", "|")) or (text[0] == text[-1] == "$"):
+        return text
+    lines = [""]
+    for word in WORD.findall(text):
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > WIDTH:
+            lines.append("")
+        lines[-1] += " " * bool(lines[-1]) + word
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,11 @@ SHORTER = {  # page -> what is read instead of what stands there
     },
     "docs/tutorial-lora.md": {'"/my/data"': '"my-data"', "steps = 40": "steps = 4"},
     "docs/flower.md": {"num_rounds=500": "num_rounds=3"},
+    "docs/tutorial-fleet.md": {
+        "until = 400.0": "until = 20.0",
+        "range(3)": "range(1)",
+        "num_rounds=500": "num_rounds=3",
+    },
     "docs/ray.md": {"steps=500": "steps=3", "(digits, 8)": "(digits, 4)"},
 }
 
@@ -85,8 +90,8 @@ def _report(folder: Path, results: Path) -> dict[str, Any]:
     return {}
 
 
-def _flower(folder: Path, results: Path) -> dict[str, Any]:
-    """A grid with twelve nodes that answer at once, a model and a rule."""
+def _flower(folder: Path, results: Path, nodes: int = 12) -> dict[str, Any]:
+    """A grid with nodes that answer at once, a model and a rule."""
     from fake_grid import FakeGrid
     from flwr.app import Message, MetricRecord, RecordDict
 
@@ -96,7 +101,12 @@ def _flower(folder: Path, results: Path) -> dict[str, Any]:
         metrics = MetricRecord({"train_loss": 1.0, "num-examples": 4})
         return [Message(RecordDict({"arrays": message.content["arrays"], "metrics": metrics}), reply_to=message)]
 
-    return {"grid": FakeGrid(range(1, 13), answer), "model": models.mlp(4, 2), "rule": rules.wkafl(1.0)}
+    return {"grid": FakeGrid(range(1, nodes + 1), answer), "model": models.mlp(4, 2), "rule": rules.wkafl(1.0)}
+
+
+def _tutorial_fleet(folder: Path, results: Path) -> dict[str, Any]:
+    """A grid with as many nodes as the page has clients."""
+    return {"grid": _flower(folder, results, nodes=60)["grid"]}
 
 
 def _theory(folder: Path, results: Path) -> dict[str, Any]:
@@ -110,6 +120,7 @@ PREPARED: dict[str, Callable[[Path, Path], dict[str, Any]]] = {
     "docs/gallery.md": _encoder,
     "docs/report.md": _report,
     "docs/theory.md": _theory,
+    "docs/tutorial-fleet.md": _tutorial_fleet,
     "docs/tutorial-gpt.md": _tutorial_gpt,
     "docs/tutorial-lora.md": _tutorial_lora,
 }

@@ -82,6 +82,13 @@ def test_what_the_walk_through_the_architecture_names_is_there():
         assert (ROOT / place).exists(), place
 
 
+def test_the_readme_is_short_and_prose_lines_are_not_long():
+    assert len((ROOT / "README.md").read_text().splitlines()) < 120
+    for page in PAGES:
+        prose = re.sub(r"^```.*?^```|^\|.*?$|^!\[.*?$|^<.*?$|^\$.*?\$$", "", page.read_text(), flags=re.M | re.S)
+        assert not (long := [line for line in prose.splitlines() if len(line) > 160]), f"{name_of(page)}: {long[0]}"
+
+
 def test_links_between_files_lead_somewhere():
     for page in PAGES:
         for link in re.findall(r"\]\(([^)#\s]+)(?:#[\w-]+)?\)", page.read_text()):
