@@ -30,8 +30,9 @@ def without_encoding(file: Path) -> list[str]:
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             named = node.args if isinstance(node.func, ast.Attribute) else node.args[1:]
             modes = [each.value for arg in named for each in ast.walk(arg) if isinstance(each, ast.Constant)]
-            path_first = isinstance(node.func, ast.Attribute) and bool(node.args) and not modes  # another kind of open
-            opens = name == "open" and not path_first and not any("b" in str(mode) for mode in modes)
+            method = isinstance(node.func, ast.Attribute) and node.args  # of Path its first argument is a mode
+            other = method and not isinstance(node.args[0], ast.Constant | ast.IfExp)
+            opens = name == "open" and not other and not any("b" in str(mode) for mode in modes)
             reads = name == "read_text" and not node.args
             if opens or reads or (name == "write_text" and len(node.args) == 1):
                 found.append(ast.unparse(node))
