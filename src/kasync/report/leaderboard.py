@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from kasync.experiments.experiment import Task
@@ -13,7 +14,8 @@ from kasync.verdict import Difference, between, compared, ranked
 HEAD = """# Leaderboard
 
 {count} rules on {tasks} tasks, from {runs} runs in `{folder}`. On one task all rules see the same fleet, start from the
-same models and make the same number of client uploads; every rule had the same number of tries for its rate. {method}
+same models and make the same number of client uploads; every rule had the same number of tries for its rate.
+{method}
 
 *Tied with* names the rules, by place, that are not told apart from this one: paired t-tests by seed over all pairs of
 the task, with Holm's correction. With few seeds most are tied: that is what few seeds establish. *Sooner* is the time
@@ -34,7 +36,8 @@ def page(results: Results, folder: str) -> str:
     rules = {line.rule.label for each in boards for line in each.lines if line.finished}
     runs = len({run.key for each in boards for line in each.lines for run in line.finished})
     shares = {run.settings.get("validation", 0.0) for each in boards for line in each.lines for run in line.finished}
-    head = HEAD.format(count=len(rules), tasks=len(tasks), runs=runs, folder=folder, method=METHOD)
+    method = "\n".join(textwrap.wrap(METHOD, 150))
+    head = HEAD.format(count=len(rules), tasks=len(tasks), runs=runs, folder=folder, method=method)
     if shares - {0.0}:
         head += f" Judged on {max(shares):.0%} of the training samples, held out, and not on the test set."
     parts = [head, overview(tasks), *(board(each, task) for each, task in tasks)]
