@@ -1,6 +1,6 @@
 """How one run scales over the workers of a Ray cluster, what a piece costs beside its compute, and the server's share.
 
-    python benchmarks/ray_scale.py [--workers 1 2] [--steps 12] [--turns 3] [--only scale | server]
+    python benchmarks/ray_scale.py [--workers 1 2] [--steps 12] [--turns 3] [--only scale | server | forecast]
 
 Every worker has one thread. In each turn, one after the other: the engine's own loop on one thread of one process; as
 many bare processes of it as there are workers, which share nothing and send nothing, for what this machine gives at
@@ -34,6 +34,9 @@ MODELS = {
     "resnet18 GN": models.resnet18,
 }
 LARGE = "resnet18 GN"  # 11 million parameters
+GPU_BATCHES = 400  # mini-batches of 16 images per second and GPU: an assumption, no GPU was there to measure it
+WORKERS_PER_GPU = 4
+NETWORK = 12.5e9  # bytes per second into the server, 100 Gbit/s: an assumption
 READY = 2  # steps after which all workers are at work
 
 
@@ -143,13 +146,37 @@ def scale(names, workers, steps, turns):
             print(json.dumps({"model": name, "workers": count, "turns": rows}), file=sys.stderr)
 
 
-def server(workers, steps):
+def forecast(workers, piece, sending, stepping, row, network, k):
+    """Pieces per second: of so many workers, the sending thread, the thread that makes steps, the network; the least.
+
+    Seconds for a piece, for sending and taking one, and for a step; bytes of a row and bytes per second.
+    """
+    limits = {"workers": workers / piece, "sending": 1 / sending, "steps": k / stepping, "network": network / row}
+    return min(limits.values()), min(limits, key=limits.get)
+
+
+def forecasts(rows):
+    """What a million clients need on GPUs, each once: with the server measured here, and GPUs as they are assumed."""
+    sending, stepping = rows["sending"] / 1e3, rows["stepping"] / 1e3
+    print("\n| mini-batches a piece | GPUs | pieces/s | limited by | hours for a million | GPUs at work |")
+    print("|---|---|---|---|---|---|")
+    for batches in (4, 32, 160, 1600):
+        for gpus in (8, 64, 512):
+            piece = WORKERS_PER_GPU * batches / GPU_BATCHES
+            found, limit = forecast(
+                gpus * WORKERS_PER_GPU, piece, sending, stepping, 4 * rows["parameters"], NETWORK, K
+            )
+            used = found * batches / GPU_BATCHES
+            print(f"| {batches} | {gpus} | {found:.0f} | {limit} | {1e6 / found / 3600:.1f} | {used:.0f} |")
+
+
+def server(names, workers, steps):
     """The server's part of a step, at sizes up to 11 million parameters."""
     print(
         "\n| model | parameters | workers | share of the time | its step, CPU ms | sending and taking a piece, CPU ms |"
     )
     print("|---|---|---|---|---|---|")
-    for name in MODELS:
+    for name in names:
         count = max(workers)
         found = spread(name, READY + steps, count, 16 if name == LARGE else SIZE)
         print(
@@ -157,6 +184,7 @@ def server(workers, steps):
             f"| {found['sending']:.2f} |",
             flush=True,
         )
+    return found
 
 
 def main():
@@ -164,7 +192,7 @@ def main():
     parser.add_argument("--workers", nargs="*", type=int, default=[1, 2])
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--only", choices=["scale", "server"])
+    parser.add_argument("--only", choices=["scale", "server", "forecast"])
     parser.add_argument("--alone", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.alone:
@@ -176,10 +204,11 @@ def main():
         print(alone(given.alone, given.steps, begin))
         return
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}, {Path(__file__).name}\n")
-    if given.only != "server":
+    if given.only in (None, "scale"):
         scale([name for name in MODELS if name != LARGE], given.workers, given.steps, given.turns)
-    if given.only != "scale":
-        server(given.workers, given.steps // 3)
+    if given.only in (None, "server", "forecast"):
+        names = [LARGE] if given.only == "forecast" else MODELS
+        forecasts(server(names, given.workers, given.steps // 3))
 
 
 if __name__ == "__main__":

@@ -369,3 +369,16 @@ def test_tf32_without_a_gpu_is_refused(verb, tmp_path, capsys, monkeypatch):
     assert "precision = 'tf32' on device 'cpu'" in capsys.readouterr().err
     assert torch.get_float32_matmul_precision() == "highest"
     assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.slow
+def test_runs_spread_over_workers_of_ray_have_the_numbers_of_one_machine(tmp_path):
+    pytest.importorskip("ray")
+    work = ["--work", "local:batch_size=4,epochs=1,lr=0.1,proximal=0.01", "--rule", "fedbuff"]
+    for name, engine in (("here", []), ("there", ["--engine", "ray", "--workers", "1"])):
+        assert kasync("run", *SMALL, *work, *engine, "--out", str(tmp_path / name)).returncode == 0
+    assert (tmp_path / "here" / "metrics.csv").read_text() == (tmp_path / "there" / "metrics.csv").read_text()
+    words = ["compare", *SMALL[:-2], "--rules", "fedbuff,sasgd", "--engine", "ray", "--workers", "1"]
+    told = kasync(*words, "--out", str(tmp_path / "both"), "--json")
+    assert told.returncode == 0, told.stderr
+    assert len(json.loads(told.stdout)["rows"]) == 2

@@ -208,8 +208,12 @@ def connect(address: str | None, cpus: float = 0) -> bool:
     quiet: dict[str, Any] = {"include_dashboard": False, "logging_level": "ERROR", "log_to_driver": False}
     try:
         ray.init(address="local" if own else address, num_cpus=cores, **quiet)  # never by chance somebody else's
-    except (ConnectionError, ValueError, RuntimeError) as problem:
+    except Exception as problem:
         reason = (str(problem).splitlines() or [type(problem).__name__])[0]
+        if own:
+            raise UserError(
+                f"Ray cannot be started here ({reason}): try again, or give the address of a cluster."
+            ) from None
         raise UserError(f"no Ray cluster answers at {address!r} ({reason}): start one or leave it out.") from None
     _STARTED[:] = [ray.get_runtime_context().gcs_address] if own else []
     return True
