@@ -69,8 +69,8 @@ def _follow_arrays(
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in memory.items():
         if name.startswith(PREFIX):
-            number, _, short = name.removeprefix(PREFIX).partition(".")
-            state.setdefault(int(number), {})[short] = value.clone()
+            place, _, short = name.removeprefix(PREFIX).partition(".")
+            state.setdefault(int(place), {})[short] = value.clone()
     for number, (array, part) in enumerate(zip(arrays, torch.split(direction, sizes), strict=True)):
         array.grad = part.view(array.shape)
         if number in state:
