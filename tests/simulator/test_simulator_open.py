@@ -10,7 +10,7 @@ from small_worlds import CLASSES, CLIENTS, FEATURES, Residual, mlp, same_records
 from torch import nn
 from torch.nn import functional
 
-from kasync import Custom, Gradient, Local, LocalSGD, data, rules, simulate, timelines
+from kasync import Custom, Gradient, Local, LocalSGD, data, faults, rules, simulate, timelines
 from kasync.errors import UserError
 from kasync.work.objective import binary_cross_entropy, cross_entropy, squared_error
 
@@ -618,3 +618,16 @@ def test_a_checkpoint_of_another_run_is_refused(change, tmp_path):
         other["model"].load_state_dict(model.state_dict())
     with pytest.raises(UserError, match="belongs to another run"):
         simulate(**given | other, **settings, checkpoint=tmp_path / "run")
+
+
+def test_what_comes_twice_begins_with_what_its_client_kept_the_first_time():
+    work = Local(4, steps=2, lr=0.05, optimizer=torch.optim.Adam, keep=True)
+    timeline, twice = timelines.uniform(CLIENTS, 3, 40, seed=1), faults.DeliverTwice(0.5, 0.5, delay=2)
+    found = {}
+    for hold in ("gradients", "versions"):
+        run = simulate(seeded(mlp), vectors(), rules.fedbuff(0.5), timeline, work, hold=hold, faults=twice)
+        records = list(run)
+        found[hold] = run.params, records
+        assert run.timeline.copies.any()
+    assert torch.equal(found["gradients"][0], found["versions"][0])
+    assert same_records(*(records for _, records in found.values()))

@@ -58,6 +58,15 @@ class Plan:
         chosen[step, slot] = versions[before, place]
         return chosen
 
+    def original(self, delivery: int) -> int:
+        """The delivery (as s * k + i) that a copy is one of; any other is its own."""
+        timeline = self.timeline
+        while timeline.copies is not None and timeline.copies.flat[delivery]:
+            step = int(timeline.previous_step.flat[delivery])
+            client = timeline.clients.flat[delivery]
+            delivery = step * timeline.k + int((timeline.clients[step] == client).argmax())
+        return delivery
+
     @property
     def reported(self) -> NDArray[np.int32]:
         """[steps, k] the staleness the rule is told."""

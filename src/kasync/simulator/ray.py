@@ -376,7 +376,7 @@ class Crew:
             raise self.problem
         brought = [self.results[piece] for piece in wanted]
         for piece, each in zip(wanted, brought, strict=True):
-            self._keep(piece, each.state)
+            self.carried.keep(self.plan.timeline, piece, each.state)
         return [self.slots[piece] for piece in wanted], brought
 
     def versions_of(self, step: int) -> Tensor:
@@ -415,36 +415,6 @@ class Crew:
             else:
                 _end(worker.actor)
         self.workers = []
-
-    # -- state that clients keep
-
-    def _state(self, piece: int) -> dict[str, Tensor]:
-        """What the client has kept when it begins this piece; a copy begins where its original did."""
-        client = int(self.plan.timeline.clients.flat[piece])
-        return self.carried.clients.get(~piece, self.carried.clients.get(client, {}))
-
-    def _keep(self, piece: int, state: dict[str, Tensor]) -> None:
-        """This piece was delivered: what its client keeps now. What a copy begins with waits under its own name."""
-        timeline, kept = self.plan.timeline, self.carried.clients
-        client, copies = int(timeline.clients.flat[piece]), timeline.copies
-        before = kept.pop(~piece, None) or kept.get(client, {})
-        if copies is not None and (state or before):
-            following = int(timeline.next_step.flat[piece])
-            if following >= 0:
-                place = int((timeline.clients[following] == client).argmax())
-                if copies[following, place]:
-                    kept[~(following * self.k + place)] = before
-        if state and (copies is None or not copies.flat[piece]):
-            kept[client] = state
-
-    def _original(self, piece: int) -> int:
-        """The delivery that a copy is one of; any other is its own."""
-        timeline = self.plan.timeline
-        while timeline.copies is not None and timeline.copies.flat[piece]:
-            step = int(timeline.previous_step.flat[piece])
-            client = timeline.clients.flat[piece]
-            piece = step * self.k + int((timeline.clients[step] == client).argmax())
-        return piece
 
     # -- the thread that sends and takes
 
@@ -518,7 +488,11 @@ class Crew:
         numbers = [int(self.plan.computed_on.flat[piece]) for piece in pieces]
         distinct = list(dict.fromkeys(numbers))
         told = [
-            (*self.inputs.piece(self._original(piece)), _arrays(self._state(piece)), distinct.index(number))
+            (
+                *self.inputs.piece(self.plan.original(piece)),
+                _arrays(self.carried.begun_with(self.plan.timeline, piece)),
+                distinct.index(number),
+            )
             for piece, number in zip(pieces, numbers, strict=True)
         ]
         worker.tasks += 1

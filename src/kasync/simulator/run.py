@@ -26,6 +26,7 @@ from kasync.faults.deliveries import Damage
 from kasync.kernel import Block, Rows
 from kasync.simulator.plan import Inputs, Plan, Workload
 from kasync.span import matrix
+from kasync.timelines import Timeline
 from kasync.work.clients import Clients, one_thread_each
 from kasync.work.loop import Brought, Sent
 
@@ -59,7 +60,24 @@ class Carried:
     extras: dict[str, Tensor] = field(default_factory=dict)  # what the server sends now
     versions: dict[int, tuple[dict[str, Tensor], dict[str, Tensor]]] = field(default_factory=dict)  # slot -> both then
     waiting: dict[int, Brought] = field(default_factory=dict)  # slot -> what waits there beside the row
-    clients: dict[int, dict[str, Tensor]] = field(default_factory=dict)  # client -> what it keeps
+    clients: dict[int, dict[str, Tensor]] = field(default_factory=dict)  # client (~copy) -> what it keeps (began with)
+
+    def begun_with(self, timeline: Timeline, delivery: int) -> dict[str, Tensor]:
+        """What the client has kept when it begins this piece of work; a copy begins where its original did."""
+        return self.clients.get(~delivery, self.clients.get(int(timeline.clients.flat[delivery]), {}))
+
+    def keep(self, timeline: Timeline, delivery: int, state: dict[str, Tensor]) -> None:
+        """This piece was computed at its delivery: what its client keeps now, and what a copy of it will begin with."""
+        client, copies = int(timeline.clients.flat[delivery]), timeline.copies
+        before = self.clients.pop(~delivery, None) or self.clients.get(client, {})
+        if copies is not None and (state or before):
+            following = int(timeline.next_step.flat[delivery])
+            if following >= 0:
+                place = int((timeline.clients[following] == client).argmax())
+                if copies[following, place]:
+                    self.clients[~(following * timeline.k + place)] = before
+        if state and (copies is None or not copies.flat[delivery]):
+            self.clients[client] = state
 
     @property
     def now(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -362,13 +380,15 @@ class Run:
 
     def _visit(self, sent: Sent, delivery: int, row: Tensor) -> Brought:
         """One piece of work by the loop, into row [D] wherever that lies; what the client keeps is kept."""
-        client, visit, before, steps = self.inputs.piece(delivery)
+        client, visit, before, steps = self.inputs.piece(self.plan.original(delivery))
         here = row if row.device == self.device else torch.empty(len(row), device=self.device)
-        state = self.carried.clients.get(client, {})
+        state = self.carried.begun_with(self.plan.timeline, delivery)
         brought = self.clients.visit(sent, client, visit, before, steps, state, here)
         if here is not row:
             row.copy_(here)
-        if brought.state:
+        if not self.inputs.early:
+            self.carried.keep(self.plan.timeline, delivery, brought.state)
+        elif brought.state:
             self.carried.clients[client] = brought.state
         return brought
 
