@@ -7,8 +7,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -111,20 +109,21 @@ def test_flower_is_told_not_to_report_in_our_example():
     assert 0 < commands.index("export FLWR_TELEMETRY_ENABLED=0") < commands.index("flwr run")
 
 
-@pytest.mark.parametrize("file", ["live/ray.py", "experiments/ray_engine.py"])
-def test_ray_is_told_not_to_report_wherever_we_start_it(file):
-    text = (ROOT / "src" / "kasync" / file).read_text()
-    before, _, _ = text.partition("ray.init(")
-    assert 'setdefault("RAY_USAGE_STATS_ENABLED", "0")' in before
+def test_ray_is_told_not_to_report_wherever_we_start_it():
+    texts = {file.name: file.read_text() for file in (ROOT / "src" / "kasync").rglob("*.py")}
+    starting = {name: text.partition("ray.init(")[0] for name, text in texts.items() if "ray.init(" in text}
+    assert starting
+    assert all('setdefault("RAY_USAGE_STATS_ENABLED", "0")' in before for before in starting.values())
 
 
 def test_no_module_of_ours_knows_the_network_but_those_that_are_asked_to():
     """`kasync data get` fetches, the pages and the Prometheus sink serve; `socket` is for this machine's name."""
     nets = {"urllib.request", "http.client", "requests", "httpx", "aiohttp", "ftplib", "smtplib", "telnetlib"}
+    serving = {(name, "http.server") for name in ("page.py", "serving.py", "watch.py")}
     found = set()
     for file in sorted((ROOT / "src" / "kasync").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
             found |= {(file.name, name) for name in names if name in nets or name == "http.server"}
-    assert found == {("get.py", "urllib.request"), ("page.py", "http.server"), ("watch.py", "http.server")}
+    assert found == {("get.py", "urllib.request"), *serving}
