@@ -145,7 +145,7 @@ def test_a_node_killed_in_the_middle_of_each_of_many_runs_changes_no_bit(at, nod
 
 
 PROGRAM = """
-    import sys
+    import sys, time
     sys.path.insert(0, {tests!r})
     import ray
     ray.init(address={address!r}, logging_level="ERROR", log_to_driver=False)
@@ -153,6 +153,8 @@ PROGRAM = """
     simulation = spread(checkpoint={place!r}, checkpoint_every=0.0)
     for record in simulation:
         print(record.step, flush=True)
+        if record.step == 15:
+            time.sleep(600)  # killed here, after the checkpoint of step 10
 """
 
 
@@ -163,7 +165,7 @@ def test_a_driver_that_is_killed_goes_on_from_its_checkpoint(nodes, expected, tm
     driver = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=tests)
     assert driver.stdout is not None
     for line in driver.stdout:
-        if int(line) == 15:  # the last checkpoint is that of step 10
+        if int(line) == 15:
             break
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait()
