@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,14 @@ TIMELINE = timelines.uniform(CLIENTS, 3, STEPS, seed=7)
 WORK = Local(4, steps=2, lr=0.05, optimizer=torch.optim.Adam, keep=True)
 
 
+def added(nodes):
+    """One more node. Ray gives it 30 seconds to start, which a busy machine may miss once."""
+    for _ in range(2):
+        with suppress(Exception):
+            return nodes.add_node(num_cpus=1)
+    return nodes.add_node(num_cpus=1)
+
+
 @pytest.fixture(scope="module")
 def nodes():
     """A head without processors for the driver, and two nodes that workers go to."""
@@ -34,7 +43,7 @@ def nodes():
 
     farm.disconnect()
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    made.others = [made.add_node(num_cpus=1) for _ in range(2)]
+    made.others = [added(made) for _ in range(2)]
     ray.init(address=made.address, logging_level="ERROR", log_to_driver=False)
     yield made
     ray.shutdown()
@@ -86,7 +95,7 @@ def alive() -> int:
 
 def lose_and_add(nodes, simulation):
     lose_a_node(nodes, simulation)
-    nodes.others.append(nodes.add_node(num_cpus=1))
+    nodes.others.append(added(nodes))
 
 
 def kill_a_worker(nodes, simulation):
@@ -126,7 +135,7 @@ def test_a_node_that_is_added_gets_workers_and_nothing_is_done_twice(nodes, expe
         records.append(record)
         seen.append(len(simulation.run.crew.workers))
         if record.step == 5:
-            nodes.others.append(nodes.add_node(num_cpus=1))
+            nodes.others.append(added(nodes))
             nodes.wait_for_nodes()
             until = time.monotonic() + 60
             while len(simulation.run.crew.workers) < 2 and time.monotonic() < until:
@@ -165,7 +174,7 @@ def test_a_driver_that_is_killed_goes_on_from_its_checkpoint(nodes, expected, tm
     driver = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=tests)
     assert driver.stdout is not None
     for line in driver.stdout:
-        if int(line) == 15:
+        if line.strip() == "15":  # Ray speaks here too, of nodes that died before
             break
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait()
