@@ -132,11 +132,19 @@ class Bare:
 
 def costs(step, wanted):
     """Seconds and processor seconds of one step: as many as fit into the time wanted, at least one."""
+    finish()
     begun, used, count = time.perf_counter(), time.process_time(), 0
     while not count or time.perf_counter() - begun < wanted:
         step()
         count += 1
+    finish()
     return (time.perf_counter() - begun) / count, (time.process_time() - used) / count
+
+
+def finish():
+    """A GPU is asked for more than it has done."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def seconds(step, wanted):
@@ -209,7 +217,7 @@ def peak_gib(device):
     return next(int(line.split()[1]) / 2**20 for line in lines if line.startswith("VmHWM"))
 
 
-def measured(model_name, work_name, wanted, device, turn_count):
+def measured(model_name, work_name, wanted, device, turn_count, backend="auto"):
     build, make = MODELS[model_name]
     work = WORKS[work_name][0]
     columns, labels = make()
@@ -220,7 +228,7 @@ def measured(model_name, work_name, wanted, device, turn_count):
     threads = torch.get_num_threads()
     forget_peak()
     run = kasync.simulate(
-        sized(build), held, rules.fedbuff(0.01), timeline, work, device=device, evaluate_every=10**6, hold="auto"
+        sized(build), held, rules.fedbuff(0.01), timeline, work, device=device, evaluate_every=10**6, backend=backend
     )
     records = iter(run)
     next(records)
@@ -261,6 +269,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--backend", default="auto", choices=("auto", "chain", "vmap", "loop"))
     given = parser.parse_args()
     print(f"{torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}")
     titles = (
@@ -270,7 +279,7 @@ def main():
     print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
     for name in given.models:
         for work in given.works:
-            run, found, peak = measured(name, work, given.seconds, given.device, given.turns)
+            run, found, peak = measured(name, work, given.seconds, given.device, given.turns, given.backend)
             ratio, ceiling = found["bare"] / found["kasync"], found["bare"] / found["all"]
             processor, floor = found["bare cpu"] / found["kasync cpu"], found["floor"] / found["kasync"]
             ratios = " | ".join(f"{each:.2f}" for each in (ratio, ceiling, ratio / ceiling, processor, floor, peak))

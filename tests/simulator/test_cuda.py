@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
+from torch import nn
+from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from small_worlds import CLIENTS, SETTINGS, Residual, make_rule, mlp, pictures, same_records, vectors
+from small_worlds import CLIENTS, SETTINGS, Residual, make_rule, mlp, pictures, same_records, shares, vectors
 
-from kasync import Gradient, LocalSGD, faults, models, rules, server_gradient, simulate, timelines, together
+from kasync import Gradient, Local, LocalSGD, faults, models, rules, server_gradient, simulate, timelines, together
+from kasync.data.federated import from_arrays
 from kasync.timelines import durations
+from kasync.work import captured as steps
 
 try:
     import pytest
@@ -99,6 +105,146 @@ def any_model():
         agree("kasync_sgd", make=Residual, hold=hold, work=LocalSGD(2, 0.05, 4))
 
 
+class Dropping(nn.Module):
+    """A model that draws, twice in a pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = models.mlp(6, (16,), 16, 1), models.mlp(16, (8,), 4, 2)
+
+    def forward(self, x):
+        x = functional.dropout(self.inner(x), 0.3, self.training)
+        return self.outer(functional.dropout(x, 0.2, self.training))
+
+
+class Deciding(nn.Module):
+    """A model that looks at its numbers in Python, which no graph can do."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = models.mlp(6, (8,), 4, 1), models.mlp(6, (8,), 4, 2)
+
+    def forward(self, x):
+        return self.one(x) if x.mean() > 0 else self.other(x)
+
+
+class Alternating(Deciding):
+    """A model that does something else in every call: a graph would repeat the one that was captured."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += self.training
+        return self.one(x) if self.calls % 2 else self.other(x)
+
+
+def texts():
+    """Tokens of clients with 1 to 6 lines."""
+    draw = np.random.default_rng(3)
+    lines = draw.integers(0, 20, (50, 9))
+    owned = shares(draw, 6, 40, 6)
+    x, y = lines[:, :-1], lines[:, 1:]
+    return from_arrays(x[10:], y[10:], x[:10], y[:10], owned, classes=20)
+
+
+OPEN = {
+    "lstm": (partial(models.lstm, vocabulary=20, width=8, layers=2), texts),
+    "gpt": (partial(models.gpt, layers=2, width=16, heads=2, context=8, vocabulary=20), texts),
+    "resnet8": (models.resnet8, pictures),
+    "batch norm": (partial(models.resnet8, norm="batch"), pictures),
+    "dropout": (Dropping, vectors),
+}
+WORKS = {
+    "gradient": Gradient(3),
+    "local sgd": LocalSGD(3, 0.02, 3),
+    "an epoch of AdamW": Local(2, epochs=1, lr=1e-3, optimizer=torch.optim.AdamW, keep=True),
+    "Adafactor": Local(3, steps=2, lr=1e-3, optimizer=torch.optim.Adafactor, clip=1.0, proximal=0.1),
+}
+
+
+def looped(name, work, hold, device="cuda", **options):
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    build, make = OPEN[name]
+    torch.manual_seed(0)
+    timeline = timelines.uniform(6, 2, STEPS, seed=2)
+    simulation = simulate(
+        build(), make(), rules.fedbuff(0.3), timeline, WORKS[work], device=device, hold=hold, backend="loop", **options
+    )
+    return list(simulation), simulation
+
+
+def benches(simulation):
+    return [lane.bench for lane in simulation.run.clients.lanes.lanes if lane.bench is not None]
+
+
+def open_model(name, work):
+    """CPU and GPU agree (they draw other dropout), the GPU gives the same bits twice, and its passes were captured."""
+    ends = []
+    for hold in ("gradients", "versions"):
+        first, simulation = looped(name, work, hold)
+        again, other = looped(name, work, hold)
+        assert same_records(first, again), "the same run twice has other records"
+        assert torch.equal(simulation.params, other.params), "the same run twice has other bits"
+        assert len(benches(simulation)) > 1, "pieces did not take turns on streams"
+        assert all(bench.steps.passes and not bench.steps.hopeless for bench in benches(simulation)), "not captured"
+        ends.append(simulation.params.cpu())
+    bound = 2e-3 if name in ("resnet8", "batch norm") else 5e-4
+    assert (ends[0] - ends[1]).abs().max() < bound
+    if name != "dropout":
+        _, cpu = looped(name, work, "gradients", "cpu")
+        difference = float((cpu.params - ends[0]).abs().max())
+        assert difference < bound, f"CPU and GPU differ by {difference:.2g}"
+
+
+def captured_or_not(name, work):
+    """What is captured gives what is computed plainly, dropout included."""
+    _, captured = looped(name, work, "gradients")
+    seen, steps.WARM_UP = steps.WARM_UP, 10**9
+    try:
+        _, plain = looped(name, work, "gradients")
+    finally:
+        steps.WARM_UP = seen
+    assert not any(bench.steps.passes for bench in benches(plain))
+    difference = float((captured.params - plain.params).abs().max())
+    assert difference < 1e-4, f"captured and plain passes differ by {difference:.2g}"
+
+
+def never_captured(build):
+    """Models that decide in Python are computed plainly, and give what a CPU gives."""
+    OPEN["deciding"] = (build, vectors)
+    try:
+        _, simulation = looped("deciding", "gradient", "gradients")
+        assert not any(bench.steps.passes for bench in benches(simulation))
+        if build is Deciding:
+            _, cpu = looped("deciding", "gradient", "gradients", "cpu")
+            assert (cpu.params - simulation.params.cpu()).abs().max() < 1e-3
+    finally:
+        del OPEN["deciding"]
+
+
+def resumed_open(name, work):
+    """Given up in the middle and begun again, bit for bit."""
+    whole, expected = looped(name, work, "gradients", evaluate_every=5)
+    with tempfile.TemporaryDirectory() as folder:
+        build, make = OPEN[name]
+        options = {
+            "device": "cuda", "evaluate_every": 5, "checkpoint": Path(folder) / "run", "checkpoint_every": 0.0,
+            "hold": "gradients", "backend": "loop",
+        }  # fmt: skip
+
+        def simulation():
+            torch.manual_seed(0)
+            timeline = timelines.uniform(6, 2, STEPS, seed=2)
+            return simulate(build(), make(), rules.fedbuff(0.3), timeline, WORKS[work], **options)
+
+        for record in simulation():
+            if record.step == 23:
+                break
+        again = simulation()
+        assert same_records(list(again), whole)
+        assert torch.equal(again.params, expected.params)
+
+
 def faulty(kind):
     wrong = faults.build(kind, share=0.3, **({"factor": 3.0} if kind == "huge" else {}))
     for hold in ("gradients", "versions"):
@@ -179,6 +325,14 @@ CHECKS = {
     **{f"resumed {name}": (resumed, name) for name in ("wkafl", "ca2fl", "fadas", "fedasync", "gsgm", "zeno")},
     **{f"fault {kind}": (faulty, kind) for kind in faults.KINDS},
     "every fault at once": (every_fault_at_once,),
+    **{f"{name}, {work}": (open_model, name, work) for name in OPEN for work in WORKS},
+    "captured or not, gpt": (captured_or_not, "gpt", "an epoch of AdamW"),
+    "captured or not, dropout": (captured_or_not, "dropout", "local sgd"),
+    "captured or not, batch norm": (captured_or_not, "batch norm", "gradient"),
+    "a model that decides by its numbers": (never_captured, Deciding),
+    "a model that counts its calls": (never_captured, Alternating),
+    "resumed gpt": (resumed_open, "gpt", "an epoch of AdamW"),
+    "resumed dropout": (resumed_open, "dropout", "gradient"),
     "local steps": (local_steps,),
     "lenet": (lenet,),
     "any model": (any_model,),
@@ -201,6 +355,8 @@ if pytest is not None:
 if __name__ == "__main__":
     failed = 0
     for title, (function, *given) in CHECKS.items():
+        if len(sys.argv) > 1 and not any(word in title for word in sys.argv[1:]):
+            continue
         try:
             function(*given)
             print(f"ok      {title}", flush=True)

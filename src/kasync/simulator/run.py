@@ -33,6 +33,7 @@ from kasync.work.loop import Brought, Sent
 MOST = 4  # pieces given out and not begun; more would only keep more versions of the model
 FEW = 2  # left over where a thread takes part: several pieces, then several steps, each find their code in cache
 SOON = 2  # work needed within this many steps is urgent
+AT_ONCE = 8  # steps on a GPU whose records are read together: to read one is to wait for it
 BLOCK = 100  # clients whose gradients are computed at once
 LINE = 16  # floats that a CPU reads at once, where they begin at a multiple of it
 NARROW = ("loss", "lr", "stage", "dropped", "skipped")  # one number a step
@@ -292,12 +293,16 @@ class Run:
         each = map(
             StepInputs, urgent.tolist(), told.slots.tolist(), *(self.tensor(values).unbind() for values in tensors)
         )
+        logs: list[Tensor] = []
         for offset, (work, now) in enumerate(zip(works, each, strict=True)):
             with self.context():
-                log = self._step(start + offset, offset, work, now, told.damage)
+                logs.append(self._step(start + offset, offset, work, now, told.damage))
                 if start + offset + 1 == stop or self.clients.draws:
                     self.prefetch.finish()  # who draws uses PyTorch's generator, which outside is the user's
-            yield columns(log[None])
+            if not logs[0].is_cuda or len(logs) == AT_ONCE or start + offset + 1 == stop:
+                named = columns(torch.stack(logs))
+                yield from ({name: values[i : i + 1] for name, values in named.items()} for i in range(len(logs)))
+                logs.clear()
 
     def _step(self, number: int, offset: int, work: Workload, told: StepInputs, damage: Damage | None) -> Tensor:
         """Make step `number` and return what is recorded of it."""
@@ -359,17 +364,19 @@ class Run:
     def work(self, work: Workload, block: int = BLOCK, urgent: bool = True) -> None:
         """Have gradients computed on the current model and let them wait; what is urgent, by all threads at once."""
         sent = Sent(self.server.params, *self.carried.now)
-        for start in range(0, len(work), block):
-            for group in self.clients.groups(min(block, len(work) - start), urgent):
-                part = work[start + group.start : start + group.stop]
-                self.prefetch.give(part.slots.tolist(), partial(self._compute, sent, part))
+        with self.clients.together():
+            for start in range(0, len(work), block):
+                for group in self.clients.groups(min(block, len(work) - start), urgent):
+                    part = work[start + group.start : start + group.stop]
+                    self.prefetch.give(part.slots.tolist(), partial(self._compute, sent, part))
 
     def _compute(self, sent: Sent, work: Workload) -> None:
         """Compute the gradients of a group of clients; any thread may do it, each slot belongs to one of them."""
         if self.clients.backend == "loop":
             for delivery, slot in zip(work.deliveries.tolist(), work.slots.tolist(), strict=True):
-                brought = self._visit(sent, delivery, self.store[slot])
-                self.losses[slot] = brought.loss
+                with self.clients.lane():
+                    brought = self._visit(sent, delivery, self.store[slot])
+                    self.losses[slot] = brought.loss
                 if brought.statistics or brought.extras:
                     self.carried.waiting[slot] = brought
             return
@@ -397,9 +404,11 @@ class Run:
 
         def one(place: int) -> Brought:
             beside = self.carried.versions.get(told.places[place], ({}, {}))
-            return self._visit(Sent(starts[place], *beside), int(work.deliveries[place]), rows[place])
+            with self.clients.lane():
+                return self._visit(Sent(starts[place], *beside), int(work.deliveries[place]), rows[place])
 
-        return self.clients.side_by_side(one, range(len(work)))
+        with self.clients.together():
+            return self.clients.side_by_side(one, range(len(work)))
 
     def _taken(self, slots: Tensor) -> Tensor:
         """[K, D] these rows of the store, in a place that the next step uses again."""

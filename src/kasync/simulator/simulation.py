@@ -115,9 +115,9 @@ def simulate(
     carried = _carried(template, traits, work)
     if cluster is None:
         cost = _measured(clients, inputs, plan, params, carried) if clients.backend != "chain" else Cost(0, 0, 0)
-        given = (plan, rule, read, len(params), hold, device, cost.piece, clients.threads, clients.backend)
+        given = (plan, rule, read, len(params), hold, device, cost.piece, clients.beside, clients.backend)
         memory = choose(*given, cost.kept, cost.brought)
-        clients.room.most = min(clients.threads, memory.workers)
+        clients.limit(memory.workers)
     else:
         memory = cluster.memory(plan, rule, read, len(params), hold, device)
     drawn = clients.backend != "loop" and cluster is None

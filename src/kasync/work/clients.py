@@ -11,10 +11,11 @@ import gc
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from kasync.data.federated import FederatedData, FederatedTensors, scaled
 from kasync.errors import UserError, unknown
 from kasync.kernel import Rows
+from kasync.work.captured import Lanes
 from kasync.work.layers import Chain
 from kasync.work.loop import Bench, Brought, Sent, Visit
 from kasync.work.objective import Inputs, Objective, plain
@@ -132,6 +134,7 @@ class Clients:
     pool: ThreadPoolExecutor | None = None
     room: Room = field(default_factory=lambda: Room(1))
     buffers: threading.local = field(default_factory=threading.local)
+    lanes: Lanes | None = None  # of the loop on a GPU
 
     @classmethod
     def of(
@@ -163,14 +166,39 @@ class Clients:
             return Bench(model, objective, work, traits, buffers, seed)
 
         room = Room(threads)
+        lanes = Lanes.on(torch.device(device)) if on_cuda and name == "loop" else None
         return cls(
             name, machine, separate, tensors, objective, work, new_bench, draw, traits.draws, traits.answers, threads,
-            pool, room
+            pool, room, lanes=lanes
         )  # fmt: skip
 
     @property
+    def beside(self) -> int:
+        """Pieces of work at the same time."""
+        return self.threads if self.lanes is None else self.lanes.most
+
+    def limit(self, most: int) -> None:
+        """No more pieces of work at the same time than there is memory for."""
+        self.room.most = min(self.threads, most)
+        if self.lanes is not None:
+            self.lanes.most = max(1, min(self.lanes.most, most))
+
+    def together(self) -> AbstractContextManager[None]:
+        """Around pieces of work that a GPU may compute at the same time."""
+        return nullcontext() if self.lanes is None else self.lanes.together()
+
+    def lane(self) -> AbstractContextManager[None]:
+        """Around one of them and what is done with its results."""
+        return nullcontext() if self.lanes is None else self.lanes.next()
+
+    @property
     def bench(self) -> Bench:
-        """The calling thread's own."""
+        """The calling thread's own, or the one of the stream it works on."""
+        lane = None if self.lanes is None else self.lanes.now
+        if lane is not None:
+            if lane.bench is None:
+                lane.bench = self.new_bench()
+            return lane.bench
         if not hasattr(self.buffers, "bench"):
             self.buffers.bench = self.new_bench()
         return self.buffers.bench
@@ -180,8 +208,12 @@ class Clients:
     ) -> Brought:
         """One client's piece of work by the loop, into row [D]; the calling thread does it."""
         device = row.device
-        samples = [torch.from_numpy(rows).to(device) for rows in self.draw(client, visit, steps)]
-        piece = Visit(client, visit, before, samples, state)
+        drawn = self.draw(client, visit, steps)
+        joined = torch.from_numpy(np.concatenate(drawn)).to(device, non_blocking=True)
+        if device.type == "cuda":
+            for value in state.values():  # it may have been made on another stream
+                value.record_stream(torch.cuda.current_stream())
+        piece = Visit(client, visit, before, list(joined.split([len(rows) for rows in drawn])), state)
         try:
             with self.room.place():
                 return self._one(sent, piece, row)
@@ -189,6 +221,8 @@ class Clients:
             if not out_of_memory(problem):
                 raise failed(piece, problem) from problem
         self.buffers.__dict__.pop("bench", None)  # begin again with as little as possible, and alone
+        if self.lanes is not None:
+            self.lanes.forget()
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
@@ -198,6 +232,8 @@ class Clients:
         except Exception as problem:
             raise failed(piece, problem) from problem
         self.room.shrink()
+        if self.lanes is not None:
+            self.limit(self.lanes.most - 1)
         return brought
 
     def _one(self, sent: Sent, piece: Visit, row: Tensor) -> Brought:

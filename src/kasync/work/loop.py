@@ -7,7 +7,8 @@ version is loaded with one copy and a delivery is one difference. What is frozen
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from kasync.counter import Stream, bits
+from kasync.work.captured import Steps
 from kasync.work.objective import Inputs, Objective, columns, parts, taken
 from kasync.work.protocol import Client, Gradient, Local, Work
 from kasync.work.trial import CHANCE, Traits, generators_of, sharing, untouched
@@ -64,15 +66,40 @@ class Chance:
         self.seed, self.client, self.visit, self.calls = seed, 0, 0, 0
         self.generators = generators_of(model)
         self.states: list[Tensor] | None = None
+        self.silent = False
         model.register_forward_pre_hook(self._before)
         model.register_forward_hook(self._after, always_call=True)
 
     def begin(self, client: int, visit: int) -> None:
         self.client, self.visit, self.calls = client, visit, 0
 
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """What draws inside draws as the next call of the model does."""
+        self._seed()
+        try:
+            yield
+        finally:
+            self._restore()
+
+    @contextmanager
+    def left_out(self) -> Iterator[None]:
+        """Calls of the model inside neither seed nor count."""
+        self.silent = True
+        try:
+            yield
+        finally:
+            self.silent = False
+
     def _before(self, module: nn.Module, given: Any) -> None:
-        if not module.training:
-            return
+        if module.training and not self.silent:
+            self._seed()
+
+    def _after(self, module: nn.Module, given: Any, outputs: Any) -> None:
+        if self.states is not None and not self.silent:
+            self._restore()
+
+    def _seed(self) -> None:
         number = int(bits(self.seed, Stream.CHANCE, self.client, self.visit, self.calls)) >> 1
         self.calls += 1
         CHANCE.acquire()
@@ -80,10 +107,8 @@ class Chance:
         for generator in self.generators:
             generator.manual_seed(number)
 
-    def _after(self, module: nn.Module, given: Any, outputs: Any) -> None:
-        if self.states is None:
-            return
-        for generator, state in zip(self.generators, self.states, strict=True):
+    def _restore(self) -> None:
+        for generator, state in zip(self.generators, self.states or (), strict=True):
             generator.set_state(state)
         self.states = None
         CHANCE.release()
@@ -144,6 +169,7 @@ class Bench:
         self.statistics = {name: found[name] for name in traits.changed}  # this bench's own tensors
         self.chance = Chance(self.model, seed) if traits.draws else None
         self.gradient: Tensor | None = None  # [D] of a flat optimiser
+        self.steps = Steps.of(self) if self.flat.is_cuda and isinstance(work, Gradient | Local) else None
         self.loaded: Tensor | None = None  # the version that the model holds, while nothing was trained on it
         self.mode(True)
 
@@ -189,6 +215,8 @@ class Bench:
 
     def do(self, sent: Sent, visit: Visit, inputs: Inputs, labels: Tensor | None, row: Tensor) -> Brought:
         """Write what the client delivers into row [D], and return what it brings beside it."""
+        if self.steps is not None:
+            self.steps.prepare(visit.samples, inputs, labels)
         own = visit.state if self.buffers == "local" else None
         self.load(sent, own)
         if self.chance is not None:
@@ -197,7 +225,7 @@ class Bench:
         extras: dict[str, Tensor] = {}
         with torch.enable_grad():
             if isinstance(self.work, Gradient):
-                loss = self._derive(self._batch(visit, 0, inputs, labels), self.layout.split(row))
+                loss = self._pass(visit, 0, inputs, labels, row)
             else:
                 self.loaded = None
                 if isinstance(self.work, Local):
@@ -253,7 +281,35 @@ class Bench:
         rows = visit.samples[number]
         return taken(inputs, rows), None if labels is None else labels[rows]
 
-    def _derive(self, batch: tuple[Inputs, Tensor | None], places: Sequence[Tensor]) -> Tensor:
+    @property
+    def calls(self) -> int:
+        """Calls of a model that draws, in this visit."""
+        return 0 if self.chance is None else self.chance.calls
+
+    @calls.setter
+    def calls(self, count: int) -> None:
+        if self.chance is not None:
+            self.chance.calls = count
+
+    def drawing(self) -> AbstractContextManager[None]:
+        """Around what draws as a call of the model does."""
+        return nullcontext() if self.chance is None else self.chance.call()
+
+    def undrawn(self) -> AbstractContextManager[None]:
+        """Around calls of the model that do not count."""
+        return nullcontext() if self.chance is None else self.chance.left_out()
+
+    def _pass(self, visit: Visit, number: int, inputs: Inputs, labels: Tensor | None, out: Tensor) -> Tensor:
+        """Write the gradient of the mean loss of a mini-batch into out [D]; return the loss."""
+        if self.steps is not None:
+            loss = self.steps.run(visit.samples[number])
+            if loss is not None:
+                if out is not self.steps.gradient:
+                    out.copy_(self.steps.gradient)
+                return loss
+        return self.derive(self._batch(visit, number, inputs, labels), self.layout.split(out))
+
+    def derive(self, batch: tuple[Inputs, Tensor | None], places: Sequence[Tensor]) -> Tensor:
         """Write the gradient of the mean loss of a batch into its places; return the loss."""
         loss = self.objective.mean(self.model, *batch)
         found = torch.autograd.grad(loss, self.params, allow_unused=True)
@@ -270,7 +326,7 @@ class Bench:
     ) -> Tensor:
         """Local steps with an optimiser; its state is in `state` where it is kept."""
         if self.gradient is None:
-            self.gradient = torch.empty_like(self.flat)
+            self.gradient = torch.empty_like(self.flat) if self.steps is None else self.steps.gradient
         places = self.layout.split(self.gradient)
         if work.elementwise:
             moved = [nn.Parameter(self.flat)]
@@ -285,7 +341,7 @@ class Bench:
             _restore(optimizer, moved, state)
         losses = []
         for number in range(len(visit.samples)):
-            losses.append(self._derive(self._batch(visit, number, inputs, labels), places))
+            losses.append(self._pass(visit, number, inputs, labels, self.gradient))
             with torch.no_grad():
                 if work.proximal:
                     self.gradient.add_(self.flat - start, alpha=work.proximal)
