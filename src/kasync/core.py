@@ -78,6 +78,8 @@ class Part:
 
     needs_starts: ClassVar[bool] = False  # reads the parameters each client started from
     needs_clients: ClassVar[bool] = False  # keeps a table with a row for each of its `clients`
+    grows: ClassVar[bool] = True  # whether more clients may join while it runs
+    means: ClassVar[frozenset[str]] = frozenset()  # what it remembers that is a sum over its clients / their number
     reads: ClassVar[frozenset[str]] = frozenset()  # of "lr", "estimate", "stage": what no later part may set
     sets: ClassVar[frozenset[str]] = frozenset()  # of the same
     after: ClassVar[tuple[type[Part], ...]] = ()  # parts that must stand before it in a rule
@@ -164,6 +166,32 @@ class Rule:
     def table_clients(self) -> int | None:
         """How many clients its tables have room for, where it has some."""
         return self.clients if any(part.needs_clients for part in self.parts) else None
+
+    @property
+    def grows(self) -> bool:
+        """Whether there may be more clients while it runs than it was told of."""
+        return all(part.grows for part in self.parts)
+
+    def for_clients(self, clients: int) -> Rule:
+        """The rule for so many clients."""
+        checks.count("clients", clients)
+        told = (replace(part, clients=clients) if _takes_clients(part) else part for part in self.parts)  # type: ignore[call-arg]
+        return replace(self, clients=clients, parts=tuple(told))
+
+    def grown(self, server: ServerState, clients: int) -> tuple[Rule, ServerState]:
+        """The rule and its state with more clients, as if those had been there all the time and never delivered."""
+        if self.clients is None or clients < self.clients or not self.grows:
+            raise UserError(f"{self.name}: clients = {clients}: what it remembers of {self.clients} cannot become that.")
+        more, memory = self.for_clients(clients), dict(server.memory)
+        fresh = more._remembered(server.params)
+        for part, names in zip(self.parts, self._names, strict=True):
+            for name, whole in names if _takes_clients(part) else ():
+                if fresh[whole].shape != memory[whole].shape:  # a table, its last row for what is not usable
+                    fresh[whole][: self.clients] = memory[whole][: self.clients]
+                    memory[whole] = fresh[whole]
+                elif name in part.means:
+                    memory[whole] = memory[whole] * (self.clients / clients)
+        return more, replace(server, memory=memory)
 
     def prepared(self, server: ServerState) -> ServerState:
         """The state with everything the parts remember in place, at its first value where it is new."""

@@ -12,6 +12,7 @@ import torch
 from kasync import rules
 from kasync.errors import UserError
 from kasync.live.deliveries import Delivery, Failure
+from kasync.live.journal import Journal
 from kasync.live.loop import Federation, Order
 from kasync.live.terms import Terms
 
@@ -116,8 +117,11 @@ def test_a_client_that_is_silent_is_given_up_after_ten_times_its_usual_time_and_
     assert federation.step(2.0) is not None
     (again,) = federation.dispatch(2.0)
     assert again.deadline == 2.0 + 20.0
-    assert order_of(federation, 1).deadline == 3600.0  # nothing was known when it was asked
+    assert order_of(federation, 1).deadline == 3600.0  # nothing was known when it was asked, and by now it is
+    assert federation.expire(19.9) == []
+    assert [order.node for order in federation.expire(20.0)] == [1]  # ten times what the other took
     assert [order.node for order in federation.expire(23.0)] == [0]
+    federation.present([0], 23.0)
     (again,) = federation.dispatch(23.0)
     assert again.deadline == 23.0 + 40.0
     bring(federation, again, 50.0)
@@ -154,7 +158,7 @@ def test_one_that_starts_again_under_another_name_is_the_same_client_by_its_key(
 
 
 def test_without_a_key_it_takes_the_place_of_one_that_left_and_nobody_is_locked_out():
-    federation = founded(rules.ca2fl(1.0, clients=2), k=1)
+    federation = founded(rules.ca2fl(1.0, clients=2), k=1, tables="fixed")
     federation.present(["a", "b"], 0.0)
     federation.present(["b", "c"], 10.0)
     assert {client.node: client.number for client in federation.roster} == {"a": None, "b": 1, "c": 0}
@@ -166,6 +170,47 @@ def test_without_a_key_it_takes_the_place_of_one_that_left_and_nobody_is_locked_
     federation.collect(order_of(federation, "c").ticket, "c", Failure("gone"), 40.0)
     federation.present(["b", "d"], 40.0)
     assert [order.node for order in federation.dispatch(40.0)] == ["d"]
+
+
+def test_tables_grow_with_the_clients_that_are_there_at_a_time_and_not_with_restarts(tmp_path):
+    def founded_again(rule) -> Federation:
+        return Federation(rule, torch.zeros(2), terms, Journal(tmp_path / rule.name, {}))
+
+    terms = Terms(k=1, brings="gradients", rest=0.0, longest_rest=0.0)
+    for rule in (rules.ca2fl(0.1, clients=2), rules.recall(0.02, clients=2).shaped([(2,)])):
+        federation = founded_again(rule)
+        for restart in range(5):  # each time under another name, in the same two places
+            federation.present([f"a{restart}", "b"], float(restart))
+        assert federation.roster.room == 2
+        federation.present(["a4", "b", "c", "d", "e"], 10.0)
+        assert {order.node for order in federation.dispatch(10.0)} == {"a4", "b", "c", "d", "e"}
+        for place, node in enumerate(["a4", "b", "c", "d"]):
+            bring(federation, order_of(federation, node), 11.0, value=place + 1.0)
+            assert federation.step(11.0) is not None
+        bring(federation, order_of(federation, "e"), 12.0, value=5.0)  # and then the server dies
+        before = {client.node: client.number for client in federation.roster}
+        again = founded_again(rule)
+        assert {client.node: client.number for client in again.roster} == before
+        assert [each.client for each in again.waiting] == [before["e"]]
+        again.present(["a4", "b", "c", "d", "e"], 13.0)
+        assert again.step(13.0) is not None
+        (last,) = [value for name, value in again.server.memory.items() if name.endswith(".last")]
+        rows = {node: float(last[before[node]][0]) for node in ("a4", "b", "c", "d", "e")}
+        assert rows == {"a4": 1.0, "b": 2.0, "c": 3.0, "d": 4.0, "e": 5.0}
+
+
+def test_nobody_new_takes_the_place_of_one_who_is_back_in_the_same_moment():
+    federation = founded(rules.ca2fl(1.0, clients=2), k=1, tables="fixed")
+    federation.present(["a", "b"], 0.0)
+    federation.present([], 1.0)
+    federation.present(["new", "a", "b"], 2.0)
+    assert {client.node: client.number for client in federation.roster} == {"a": 0, "b": 1, "new": None}
+
+
+def test_a_rule_whose_rounds_are_of_everybody_does_not_grow():
+    federation = founded(rules.ringleader(1.0, clients=2), k=1)
+    federation.present(range(3), 0.0)
+    assert [order.node for order in federation.dispatch(0.0)] == [0, 1]
 
 
 def test_two_nodes_with_one_key_at_a_time_are_two_clients():

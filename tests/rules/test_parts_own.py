@@ -202,3 +202,45 @@ def test_the_names_of_a_memory_survive_the_ablation_of_another_part():
     kept = rule.without(parts.SelectConsistent)
     names = rule.prepared(ServerState.initial(torch.zeros(LENGTH))).memory.keys()
     assert kept.prepared(ServerState.initial(torch.zeros(LENGTH))).memory.keys() == names
+
+
+GROWING = {
+    "ca2fl": lambda clients: rules.ca2fl(0.1, clients=clients),
+    "ace": lambda clients: rules.ace(0.1, clients=clients),
+    "aced": lambda clients: rules.ace(0.1, clients=clients, max_staleness=3),
+    "rescaled_asgd": lambda clients: rules.rescaled_asgd(0.1, clients=clients),
+    "recall": lambda clients: Rule("recall alone", 0.1, (parts.Recall(1.0),), optimizers.Plain, clients=clients),
+}
+
+
+@pytest.mark.parametrize("make", GROWING.values(), ids=GROWING)
+def test_a_rule_that_grew_remembers_what_one_that_was_large_from_the_start_does(make):
+    small, large = make(4), make(7)
+    states = [rule.prepared(ServerState.initial(torch.zeros(5))) for rule in (small, large)]
+    draw = torch.Generator().manual_seed(0)
+
+    def delivered(*pairs, clients):
+        arrivals = Arrivals(torch.randn(2, 5, generator=draw), [1, 0], [1.0, 1.0], [3, 4], clients)
+        return [rule(state, arrivals)[0] for rule, state in pairs]
+
+    for clients in ([0, 1], [2, 3], [1, 3], [0, 2]):
+        states = delivered((small, states[0]), (large, states[1]), clients=clients)
+    grown, state = small.grown(states[0], 7)
+    before = {name: value.clone() for name, value in states[0].memory.items()}
+    for clients in (None, [4, 1], [6, 5], [4, 0]):
+        if clients is not None:
+            state, states[1] = delivered((grown, state), (large, states[1]), clients=clients)
+        for name, value in states[1].memory.items():
+            torch.testing.assert_close(state.memory[name], value, rtol=1e-6, atol=1e-7, msg=name)
+    for name, value in states[0].memory.items():
+        assert torch.equal(value, before[name])  # growing changes nothing that it was given
+
+
+def test_a_client_that_joins_late_stands_for_the_model_of_that_moment():
+    rule = rules.area(clients=2)
+    state = rule.prepared(ServerState.initial(torch.zeros(3)))
+    state, _ = rule(state, Arrivals(-torch.ones(1, 3), [0], [1.0], [1], [0], torch.zeros(1, 3)))
+    torch.testing.assert_close(state.params, torch.full((3,), 0.5))
+    grown, state = rule.grown(state, 4)
+    state, _ = grown(state, Arrivals(torch.zeros(1, 3), [0], [1.0], [1], [0], torch.ones(1, 3)))
+    torch.testing.assert_close(state.params, torch.full((3,), 0.5))  # it brought what it had brought before

@@ -248,6 +248,7 @@ class Journal:
         self.written, self.size = len(federation.step_log.clients), self.size + len(lines.encode())
         about: dict[str, Any] = {
             "updates": federation.updates,
+            "room": federation.roster.room,
             "seconds": now - federation.began,
             "left": [waiting.file for waiting in federation.waiting],
             "clients": [{n: getattr(client, n) for n in KEPT} | {"node": named(client.node)} for client in federation],
@@ -283,6 +284,8 @@ class Journal:
         federation.buffers = None if buffers is None else buffers.to(device)
         federation.server = ServerState.from_state_dict({name: value.to(device) for name, value in tensors.items()})
         federation.updates = about["updates"]
+        if about.get("room") is not None:
+            federation.rule, federation.roster.room = federation.rule.for_clients(about["room"]), about["room"]
         federation.began = now - about["seconds"]
         self.written, self.size = about["step_log"]["steps"], about["step_log"]["size"]
         federation.step_log.read(self.storage.text(STEPS, self.size))
@@ -295,9 +298,7 @@ class Journal:
         assert found is not None  # it was listed, and nobody else works here
         tensors = found[1]
         about = unpacked(tensors.pop("about"))
-        client = federation.roster.join(about.pop("node"))
-        if client.number != about["client"]:
-            federation.roster.move(client, about["client"])
+        client = federation.roster.join(about.pop("node"), about["client"])
         federation.admit(client, tensors, {**about, "file": name})
 
     def _files(self) -> list[tuple[str, int]]:

@@ -116,8 +116,10 @@ class Federation:
         self.server = self.rule.prepared(ServerState.initial(params))
         self.buffers = buffers
         self.pool = RowPool(params, terms.k)
-        self.roster = Roster(terms, next((part.clients for part in rule.parts if part.needs_clients), None))  # type: ignore[attr-defined]
-        for node in members:
+        self.roster = Roster(terms, rule.table_clients)
+        known = list(members)
+        self._make_room(len(known) - (self.roster.room or 0))
+        for node in known:
             self.roster.join(node)
         self.step_log = StepLog()
         self.orders: dict[int, Order] = {}
@@ -166,6 +168,7 @@ class Federation:
     def present(self, nodes: Iterable[Hashable], now: float) -> None:
         """Take note of who is there now."""
         came, went = self.roster.present(nodes)
+        self._make_room(len(self.roster.homeless()))
         for client in came:
             client.last_seen = now - self.began
             self._count("joined", f"{client.name} ({client.node}) is here", logging.INFO)
@@ -218,7 +221,7 @@ class Federation:
 
     def expire(self, now: float) -> list[Order]:
         """Give up the work that takes too long; its clients rest, and may be asked again."""
-        overdue = [order for order in self.orders.values() if now >= order.deadline]
+        overdue = [order for order in self.orders.values() if now >= self._deadline(order)]
         for order in overdue:
             client = self._settle(order)
             self.given_up.append(order.ticket)
@@ -409,6 +412,11 @@ class Federation:
             return self.terms.timeout
         return min(max(self.terms.slack * usual, self.terms.grace * client.allowance), self.terms.timeout)
 
+    def _deadline(self, order: Order) -> float:
+        """When a piece of work is given up; for a client never heard, by what others have needed meanwhile."""
+        client = self.roster.seats[order.client]
+        return order.deadline if client.longest else min(order.deadline, client.began + self._time_for(client))
+
     def _settle(self, order: Order) -> Client:
         """The work is over, whatever came of it; a version nobody works on is freed."""
         del self.orders[order.ticket]
@@ -458,6 +466,20 @@ class Federation:
             self.step_log.tally[outcome] += 1
         log.log(level, sentence)
 
+    def _make_room(self, more: int) -> None:
+        """Let the rule remember so many more clients, where it remembers something of each."""
+        room = self.roster.room
+        if room is None or more <= 0 or self.terms.tables == "fixed" or not self.rule.grows:
+            return
+        before = self.tensors()
+        self.rule, self.server = self.rule.grown(self.server, room + more)
+        self.roster.room = room + more
+        bytes_more = sum(value.nbytes - before[name].nbytes for name, value in self.tensors().items())
+        about = (self.rule.name, room + more, room, bytes_more / 1e6)
+        log.info("%s remembers %d clients, not %d: %.1f MB more", *about)
+        for client in self.roster.homeless():
+            self.roster.seat(client)
+
     def _count(self, outcome: str, sentence: str, level: int = logging.WARNING) -> str:
         self.step_log.tally[outcome] += 1
         log.log(level, sentence)
@@ -466,6 +488,7 @@ class Federation:
     def _resume(self, now: float) -> None:
         """Continue where the journal ends; work that was out when the run died is simply handed out again."""
         if self.journal is not None and self.journal.restore(self, now):
+            self._make_room(self.roster.population - (self.roster.room or 0))
             log.info("resumed at update %d with %d deliveries waiting", self.updates, len(self.waiting))
 
 

@@ -61,7 +61,7 @@ class Roster:
     """The clients in the order of joining. The loop owns it and changes it in place.
 
     A rule with tables has room for so many; a client that finds no place takes that of one that left, the longest
-    gone first, or waits until one leaves.
+    gone first, or waits until one leaves or the loop makes more room.
     """
 
     def __init__(self, terms: Terms, room: int | None) -> None:
@@ -84,14 +84,22 @@ class Roster:
         """Numbers that were ever given: clients of the run's timeline."""
         return max(self.seats, default=-1) + 1
 
-    def join(self, node: Hashable) -> Client:
-        """The client of this node, a new one if it was never here."""
+    def join(self, node: Hashable, number: int | None = None) -> Client:
+        """The client of this node, a new one if it was never here; with this number, if one is given."""
         if node not in self.by_node:
             client = Client(node, present=False)
             self.clients.append(client)
             self.by_node[node] = client
-            self.seat(client)
-        return self.by_node[node]
+            if number is None:
+                self.seat(client)
+        client = self.by_node[node]
+        if number is not None and client.number != number:
+            self.move(client, number)
+        return client
+
+    def homeless(self) -> list[Client]:
+        """Those who are there and have no place."""
+        return [client for client in self.clients if client.present and client.number is None and not client.aside]
 
     def seat(self, client: Client) -> None:
         """Give it a number if there is one."""
@@ -163,10 +171,13 @@ class Roster:
         went = [client for client in self.clients if client.present and client.node not in there]
         for client in went:
             client.present = False
-        came = [self.join(node) for node in here if node not in self.by_node or not self.by_node[node].present]
-        for client in came:
-            client.present = True
-            client.rests_until = 0.0
+        came = [self.by_node[node] for node in here if node in self.by_node and not self.by_node[node].present]
+        for client in came:  # first of all, so that nobody new takes the place of one who is back
+            client.present, client.rests_until = True, 0.0
+        for node in here:
+            if node not in self.by_node:
+                came.append(self.join(node))
+                came[-1].present = True
         for client in self.clients if self.room is not None else ():
             if client.present and client.number is None:
                 self.seat(client)

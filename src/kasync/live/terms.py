@@ -19,6 +19,7 @@ BRINGS = ("models", "gradients")
 WEIGH = ("equal", "examples")
 BUFFERS = ("average", "keep")
 SHORTAGE = ("adapt", "wait")
+TABLES = ("grow", "fixed")
 RESTART = ("update", "arrival")
 SELECT = ("uniform", "in_turn", "least_heard")
 Select = Callable[[Sequence["Client"]], Sequence["Client"]]  # the idle clients -> the same in the order of preference
@@ -47,6 +48,8 @@ class Terms:
     offences       unusable deliveries after which a client is set aside for good; None for never
     max_norm       a delivery longer than this is refused
     max_staleness  a delivery staler than this is not used; 0 is K-sync
+    tables         a rule that remembers something of each of N clients: "grow" when more are there at a time than have
+                   a place; "fixed": who is beyond that waits for somebody to leave
     concurrency    clients at work at a time; None for everybody
     restart        "update": who delivered is replaced when the delivery was used; "arrival": at once
     versions       where models are kept that clients still work on: "memory", or a folder for all but the newest
@@ -72,6 +75,7 @@ class Terms:
     offences: int | None = 3
     max_norm: float = math.inf
     max_staleness: int | None = None
+    tables: str = "grow"
     concurrency: int | None = None
     restart: str = "update"
     versions: str | PathLike[str] = "memory"
@@ -96,6 +100,7 @@ class Terms:
             ("weigh", WEIGH),
             ("buffers", BUFFERS),
             ("shortage", SHORTAGE),
+            ("tables", TABLES),
             ("restart", RESTART),
         ):
             if getattr(self, name) not in known:

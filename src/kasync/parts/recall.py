@@ -34,6 +34,7 @@ class Recall(ClientPart):
     half_distance: float
     memory_precision: str = "full"
     reads: ClassVar[frozenset[str]] = frozenset({"lr"})
+    means: ClassVar[frozenset[str]] = frozenset({"trusted_sum", "trust"})
     wants_optimizer: ClassVar[str] = (
         "takes every step to be as long as the learning rate: give optimizer=optimizers.Muon, whose steps are, or "
         "optimizers.Plain to do without"

@@ -51,6 +51,7 @@ class Calibrate(ClientPart):
     """g_i - trust (h_i - h),  h_i the last delivery of client i, h their mean over all clients   (CA2FL, FedStale)"""
 
     trust: float = 1.0
+    means: ClassVar[frozenset[str]] = frozenset({"mean"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -148,6 +149,8 @@ class AverageRounds(ClientPart):
     while what clients deliver beyond that is gathered for the round to come. Nothing is discarded. The means of this
     round and of the next lie in one table of 2 * clients rows; `half` says which half is this round's.
     """
+
+    grows: ClassVar[bool] = False  # a round is of those who were there when it began
 
     def memory(self, params: Tensor) -> dict[str, Tensor]:
         device = params.device
