@@ -181,7 +181,7 @@ class Rule:
     def grown(self, server: ServerState, clients: int) -> tuple[Rule, ServerState]:
         """The rule and its state with more clients, as if those had been there all the time and never delivered."""
         if self.clients is None or clients < self.clients or not self.grows:
-            raise UserError(f"{self.name}: clients = {clients}: what it remembers of {self.clients} cannot become that.")
+            raise UserError(f"{self.name}: clients = {clients}: its tables for {self.clients} cannot become that.")
         more, memory = self.for_clients(clients), dict(server.memory)
         fresh = more._remembered(server.params)
         for part, names in zip(self.parts, self._names, strict=True):

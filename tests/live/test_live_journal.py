@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import uuid
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from kasync import rules
 from kasync.checkpoint import Checkpoint
 from kasync.errors import UserError
 from kasync.live.deliveries import Delivery
-from kasync.live.journal import Journal
+from kasync.live.journal import Journal, Remote
 from kasync.live.loop import Federation
 from kasync.live.privacy import Privacy
 from kasync.live.terms import Terms
@@ -133,6 +134,37 @@ def test_a_checkpoint_at_an_address_of_fsspec_is_gone_on_with(where, tmp_path):
     assert again.step_log.clients == unbroken.step_log.clients
     with pytest.raises(UserError, match="belongs to another run"):
         Federation(rules.wkafl(0.1), torch.zeros(3), Terms(k=2), Journal(address, {"rule": "x"}))
+
+
+def test_a_text_at_an_address_grows_by_its_last_object_and_is_cut_where_a_dead_server_wrote_on(monkeypatch):
+    monkeypatch.setattr("kasync.live.journal.SEGMENT", 100)
+    address, written = f"memory://texts/{uuid.uuid4()}/state", []
+    remote = Remote(address, {})
+    remote.ready()
+    real = type(remote.system).pipe_file
+
+    def counted(self, path, value, **more):
+        written.append(len(value))
+        return real(self, path, value, **more)
+
+    monkeypatch.setattr(type(remote.system), "pipe_file", counted)
+    whole = ""
+    for number in range(60):
+        line = f"{number:>6}|"
+        remote.append("steps", line, len(whole))
+        whole += line
+    remote.append("steps", "x" * 350, len(whole))
+    whole += "x" * 350
+    assert remote.text("steps", None) == whole
+    assert max(written) <= 100
+    for cut in (420, 400, 100, 30, 0):
+        again = Remote(address, {})
+        again.append("steps", "and on", cut)
+        assert again.text("steps", None) == whole[:cut] + "and on"
+        again.append("steps", "!", cut + 6)
+        assert Remote(address, {}).text("steps", cut + 7) == whole[:cut] + "and on!"
+    with pytest.raises(UserError, match="is shorter than its checkpoint says"):
+        remote.text("steps", 10_000)
 
 
 def test_an_address_that_nobody_can_reach_is_refused():

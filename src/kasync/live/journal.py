@@ -145,8 +145,15 @@ class Local:
         return self.path.with_name(f"{self.path.name}.{name}") if name else self.path
 
 
+SEGMENT = 1 << 18  # bytes of a growing text that one object holds
+
+
 class Remote:
-    """Objects under an address that fsspec understands (s3://, gs://, memory://); nothing locks it."""
+    """Objects under an address that fsspec understands (s3://, gs://, memory://); nothing locks it.
+
+    An object store cannot append: a text that grows lies in objects of SEGMENT bytes, of which the last is written
+    again.
+    """
 
     def __init__(self, address: str, identity: Mapping[str, str]) -> None:
         import fsspec  # torch needs it too
@@ -156,6 +163,7 @@ class Remote:
             self.system, self.base = fsspec.core.url_to_fs(address)
         except (ImportError, ValueError) as problem:
             raise UserError(f"checkpoint {address} is no place that fsspec can reach ({problem}).") from None
+        self.tails: dict[str, bytes] = {}  # of each text, what its last object holds
         self.aside = tempfile.TemporaryDirectory(prefix="kasync-")
 
     def ready(self) -> None:
@@ -190,15 +198,27 @@ class Remote:
             self.system.rm_file(self._object(name))
 
     def append(self, name: str, text: str, at: int) -> None:
-        before = self.text(name, at) if at else ""  # an object store cannot append
-        self.system.pipe_file(self._object(name), (before + text).encode())
+        first = at // SEGMENT
+        if name not in self.tails:
+            self.tails[name] = self.text(name, at).encode()[first * SEGMENT :]
+            for path in self._segments(name)[first + 1 :]:  # of a dead process, beyond its last saved state
+                self.system.rm_file(path)
+        rest = self.tails[name][: at - first * SEGMENT] + text.encode()
+        for number, start in enumerate(range(0, len(rest), SEGMENT), first):
+            self.tails[name] = rest[start : start + SEGMENT]
+            self.system.pipe_file(f"{self._object(name)}.{number:06d}", self.tails[name])
 
     def text(self, name: str, size: int | None) -> str:
-        if not self.system.exists(self._object(name)):
-            if not size:
-                return ""
-            raise UserError(f"{self._object(name)} is missing: delete the checkpoint to start again.")
-        return self.system.cat_file(self._object(name))[:size].decode()
+        found = b"".join(self.system.cat_file(path) for path in self._segments(name))[:size]
+        if len(found) < (size or 0):
+            raise UserError(f"{self._object(name)} is shorter than its checkpoint says: delete both to start again.")
+        return found.decode()
+
+    def _segments(self, name: str) -> list[str]:
+        """The objects of a text, in order."""
+        there = {found for found in self.names() if found.startswith(f"{name}.")}
+        numbers = range(len(there))
+        return [f"{self._object(name)}.{n:06d}" for n in numbers if f"{name}.{n:06d}" in there]
 
     def _object(self, name: str) -> str:
         return f"{self.base}.{name}" if name else self.base
