@@ -7,6 +7,7 @@ import torch
 from small_worlds import CLIENTS, finished, make_rule, mlp, pictures, same_records, vectors
 
 from kasync import Gradient, LocalSGD, models, rules, simulate, timelines
+from kasync.work.captured import REPEATABLE
 
 TIMELINE = timelines.uniform(CLIENTS, 3, 50, seed=1)
 HOLDS = ["gradients", "versions"]
@@ -100,3 +101,12 @@ def test_two_runs_at_once_do_not_disturb_each_other():
     together = list(zip(make(0), make(1), strict=True))
     assert same_records([a for a, _ in together], alone[0])
     assert same_records([b for _, b in together], alone[1])
+
+
+def test_convolutions_on_a_gpu_are_told_to_repeat_until_the_last_piece_of_work_is_done():
+    assert not torch.backends.cudnn.deterministic
+    with REPEATABLE:
+        with REPEATABLE:
+            assert torch.backends.cudnn.deterministic
+        assert torch.backends.cudnn.deterministic
+    assert not torch.backends.cudnn.deterministic

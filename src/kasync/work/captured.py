@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +26,28 @@ SIZES = 6  # of mini-batches that are captured; clients' last ones may have any
 WARM_UP = 2  # plain passes before a capture, in which libraries choose their kernels
 RETRIES = 1
 NEAR = 1e-3  # a replay may differ from the plain pass by this share of the longest number, no more
+
+
+class Repeatable:
+    """Convolutions by algorithms that repeat to the bit, while anybody is inside; the switch is the process's."""
+
+    def __init__(self) -> None:
+        self.inside, self.before, self.changing = 0, False, Lock()
+
+    def __enter__(self) -> None:
+        with self.changing:
+            if not self.inside:
+                self.before, torch.backends.cudnn.deterministic = torch.backends.cudnn.deterministic, True
+            self.inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self.changing:
+            self.inside -= 1
+            if not self.inside:
+                torch.backends.cudnn.deterministic = self.before
+
+
+REPEATABLE = Repeatable()
 
 
 @dataclass(eq=False)

@@ -33,6 +33,7 @@ from kasync.work.trial import Traits, first_line, out_of_memory
 from kasync.work.vmap import Vectorised
 
 MOST = 10  # clients at once; fixed, so that results do not depend on the number of cores
+SMALL = 500_000  # parameters; with more, one client's kernels fill a GPU, and vectorised ones are slower than theirs
 BACKENDS = ("auto", "chain", "vmap", "loop")
 Draw = Callable[[int, int, int | None], list[NDArray]]  # client, visit, steps -> rows of each mini-batch
 
@@ -63,7 +64,8 @@ def backend_of(
     if chain is not None and asked in ("auto", "chain"):
         return "chain", chain
     on_cuda = next(model.parameters()).is_cuda
-    if not reason and (asked == "vmap" or (asked == "auto" and on_cuda)):
+    small = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad) <= SMALL
+    if not reason and (asked == "vmap" or (asked == "auto" and on_cuda and small)):
         machine = Vectorised.of(model)
         assert isinstance(data.inputs, Tensor)
         if machine.takes(scaled(data.inputs[:1], objective.scale), data.labels[:1], objective.loss):
@@ -212,7 +214,8 @@ class Clients:
         joined = torch.from_numpy(np.concatenate(drawn)).to(device, non_blocking=True)
         if device.type == "cuda":
             for value in state.values():  # it may have been made on another stream
-                value.record_stream(torch.cuda.current_stream())
+                if value.is_cuda:
+                    value.record_stream(torch.cuda.current_stream())
         piece = Visit(client, visit, before, list(joined.split([len(rows) for rows in drawn])), state)
         try:
             with self.room.place():

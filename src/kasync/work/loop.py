@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from kasync.counter import Stream, bits
-from kasync.work.captured import Steps
+from kasync.work.captured import REPEATABLE, Steps
 from kasync.work.objective import Inputs, Objective, columns, parts, taken
 from kasync.work.protocol import Client, Gradient, Local, Work
 from kasync.work.trial import CHANCE, Traits, generators_of, sharing, untouched
@@ -216,14 +216,15 @@ class Bench:
     def do(self, sent: Sent, visit: Visit, inputs: Inputs, labels: Tensor | None, row: Tensor) -> Brought:
         """Write what the client delivers into row [D], and return what it brings beside it."""
         if self.steps is not None:
-            self.steps.prepare(visit.samples, inputs, labels)
+            with REPEATABLE:
+                self.steps.prepare(visit.samples, inputs, labels)
         own = visit.state if self.buffers == "local" else None
         self.load(sent, own)
         if self.chance is not None:
             self.chance.begin(visit.client, visit.number)
         state: dict[str, Tensor] = dict(visit.state)
         extras: dict[str, Tensor] = {}
-        with torch.enable_grad():
+        with torch.enable_grad(), REPEATABLE if self.flat.is_cuda else nullcontext():
             if isinstance(self.work, Gradient):
                 loss = self._pass(visit, 0, inputs, labels, row)
             else:
