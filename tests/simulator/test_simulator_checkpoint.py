@@ -240,7 +240,7 @@ def test_a_place_that_cannot_be_written_is_refused_on_the_call(tmp_path):
 
 
 def test_a_run_with_hold_auto_goes_on_as_it_began_though_memory_has_become_free(tmp_path):
-    expected = list(run())
+    expected = list(run(hold="versions"))
     place = tmp_path / "run.ckpt"
     begun = iter(run(place, hold="versions"))
     for _ in range(15):

@@ -12,17 +12,30 @@ from torch import nn
 from kasync import Gradient, LocalSGD, Local, data, rules, simulate, timelines
 from kasync.errors import UserError
 
-limit, parameters, clients, k, kind, hold, rule = sys.argv[1:]
+limit, parameters, clients, k, kind, hold, rule, network = sys.argv[1:]
 parameters, clients, k = int(parameters), int(clients), int(k)
-width = max(2, round((parameters / 2) ** 0.5))
 rng = np.random.default_rng(0)
-held = data.from_arrays(
-    rng.normal(size=(clients * 4, width)).astype(np.float32), rng.integers(0, 2, clients * 4),
-    rng.normal(size=(4, width)).astype(np.float32), rng.integers(0, 2, 4),
-    list(np.arange(clients * 4).reshape(clients, 4)), classes=2,
-)
 torch.set_num_threads(2)
-model = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 2))
+if network == "dense":
+    width, classes = max(2, round((parameters / 2) ** 0.5)), 2
+    model = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 2))
+    make = lambda n: (rng.normal(size=(n, width)).astype(np.float32), rng.integers(0, 2, n))
+elif network == "tokens":  # few parameters, large outputs
+    classes = parameters // 128
+    model = nn.Sequential(nn.Embedding(classes, 64), nn.Linear(64, classes))
+    make = lambda n: (rng.integers(0, classes, (n, 32)), rng.integers(0, classes, (n, 32)))
+else:  # a chain of convolutions: large activations
+    width, classes = max(2, round((parameters / 18) ** 0.5)), 2
+    layers = [nn.Conv2d(before, width, 3, padding=1) for before in (3, width, width)]
+    model = nn.Sequential(
+        *(part for layer in layers for part in (layer, nn.ReLU(), nn.MaxPool2d(2))), nn.Flatten(),
+        nn.Linear(width * 64, 2),
+    )
+    make = lambda n: (rng.integers(0, 256, (n, 3, 64, 64), dtype=np.uint8), rng.integers(0, 2, n))
+held = data.from_arrays(
+    *make(clients * 4), *make(300 if network == "tokens" else 4),
+    list(np.arange(clients * 4).reshape(clients, 4)), classes=classes,
+)
 used = int(next(line for line in open("/proc/self/status") if line.startswith("VmData")).split()[1]) * 1024
 bound = used + int(limit) * 2**20
 resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
@@ -42,12 +55,14 @@ else:
     print("finished", run.backend, run.memory)
 """
 
-CASES = [  # MiB beyond what the model takes, parameters, clients, k, work, hold, rule
+CASES = [  # MiB beyond what the model takes, parameters, clients, k, work, hold, rule, network (dense)
     (400, 100_000, 200, 10, "gradient", "auto", "fedbuff"),
     (400, 1_000_000, 50, 5, "steps", "auto", "wkafl"),
     (600, 10_000_000, 20, 5, "adam", "auto", "fedbuff"),
     (300, 10_000_000, 100, 5, "gradient", "auto", "ca2fl"),
     (500, 100_000_000, 10, 3, "gradient", "auto", "fedbuff"),
+    (900, 4_000_000, 20, 4, "gradient", "auto", "fedbuff", "tokens"),
+    (300, 300_000, 40, 10, "gradient", "auto", "fedbuff", "pictures"),
 ]
 MORE = [
     (150, 100_000, 2000, 10, "gradient", "gradients", "fedbuff"),
@@ -65,13 +80,20 @@ MORE = [
     (2000, 100_000_000, 8, 2, "gradient", "auto", "fedbuff"),
     (6000, 100_000_000, 8, 2, "gradient", "auto", "fedbuff"),
     (3000, 300_000_000, 4, 1, "gradient", "auto", "fedbuff"),
+    (8000, 300_000_000, 4, 1, "gradient", "auto", "fedbuff"),
+    (1500, 8_000_000, 20, 4, "adam", "auto", "fedbuff", "tokens"),
+    (500, 8_000_000, 20, 4, "steps", "auto", "wkafl", "tokens"),
+    (800, 1_000_000, 100, 10, "gradient", "auto", "wkafl", "pictures"),
+    (150, 1_000_000, 100, 10, "steps", "auto", "fedbuff", "pictures"),
 ]
 
 
 def outcome(case) -> str:
     """How a run in a process of its own ends, under a limit on its private memory."""
-    ran = subprocess.run([sys.executable, "-c", PROGRAM, *map(str, case)], capture_output=True, text=True, check=False)
+    words = map(str, (*case, "dense")[:8])
+    ran = subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-2000:]
+    print(case, ran.stdout, end="")
     return ran.stdout
 
 

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from kasync.data.federated import FederatedData, scaled
 from kasync.errors import UserError
-from kasync.work.clients import Clients
+from kasync.work.clients import Clients, forget
 from kasync.work.loop import Sent
 from kasync.work.objective import Inputs, columns, correct, taken
 from kasync.work.stacks import StackedChain
 from kasync.work.trial import first_line, out_of_memory
 
 SIZES = {"cpu": 250, "cuda": 5000}  # samples at once
+BYTES = {"cpu": 2**27, "cuda": 2**32}  # that the forward pass of so many may take
 STACKED = 20_000  # samples at once for a stack of runs, all runs' together
 
 
@@ -62,6 +63,12 @@ class PerClient:
         return f"PerClient({len(self.clients)} clients: {told})"
 
 
+def at_once(device: torch.device, sample: int) -> int:
+    """Test samples at once, of a model whose forward pass takes so many bytes for each; free memory plays no part."""
+    most = SIZES.get(device.type, 1000)
+    return max(1, min(most, BYTES.get(device.type, 2**27) // max(1, sample)))
+
+
 def evaluate(clients: Clients, sent: Sent) -> Evaluation:
     """Accuracy, mean loss and the user's metrics on the whole test set."""
     data, objective = clients.data, clients.objective
@@ -94,10 +101,22 @@ def scored(
 ) -> tuple[Tensor, Tensor | None]:
     """[N, 2] whether each sample is right (NaN for regression) and its loss; and all outputs, where they are kept."""
     first = inputs if isinstance(inputs, Tensor) else next(iter(inputs.values()))
-    size = SIZES.get(first.device.type, 1000)
+    size = clients.room.samples or SIZES.get(first.device.type, 1000)
 
-    def part(start: int) -> tuple[Tensor, Tensor | None]:
-        rows = slice(start, start + size)
+    def part(start: int, stop: int) -> tuple[Tensor, Tensor | None]:
+        try:
+            return one(slice(start, stop))
+        except Exception as problem:
+            if not out_of_memory(problem) or stop - start < 2:
+                raise
+        middle = (start + stop) // 2
+        clients.room.samples = middle - start  # from now on
+        forget(first.device)
+        left, right = part(start, middle), part(middle, stop)
+        kept = None if left[1] is None or right[1] is None else torch.cat([left[1], right[1]])
+        return torch.cat([left[0], right[0]]), kept
+
+    def one(rows: slice) -> tuple[Tensor, Tensor | None]:
         wanted = None if labels is None else labels[rows]
         chosen = taken(inputs, rows)
         with torch.no_grad():
@@ -111,7 +130,8 @@ def scored(
                 right = correct(outputs, wanted, clients.objective.classes)
             return torch.stack([right, losses], dim=1), outputs if keep else None
 
-    parts = clients.side_by_side(part, range(0, len(first), size))
+    starts = range(0, len(first), size)
+    parts = clients.side_by_side(lambda start: part(start, min(start + size, len(first))), starts)
     outputs = torch.cat([kept for _, kept in parts]) if keep else None  # type: ignore[misc]
     return torch.cat([told for told, _ in parts]), outputs
 

@@ -24,17 +24,17 @@ from kasync.faults import Fault, inject
 from kasync.faults.kinds import listed
 from kasync.faults.work import WorkFaults
 from kasync.optimizers import PREFIX
-from kasync.simulator.evaluate import Evaluation, PerClient, evaluate, per_client
+from kasync.simulator.evaluate import Evaluation, PerClient, at_once, evaluate, per_client
 from kasync.simulator.graph import CapturedRun
 from kasync.simulator.memory import Memory, available, choose, size, spilling
 from kasync.simulator.plan import Inputs, Plan, next_stop
 from kasync.simulator.records import METRIC, History, Progress, Record
-from kasync.simulator.run import Carried, Run, new_store
+from kasync.simulator.run import BLOCK, Carried, Run, new_store
 from kasync.simulator.validation import check
 from kasync.timelines import Timeline
 from kasync.work import Gradient, Work
 from kasync.work.batches import Batches
-from kasync.work.clients import Clients, failed
+from kasync.work.clients import MOST, Clients, failed
 from kasync.work.loop import Cost, Sent, Visit, flat_parameters
 from kasync.work.objective import Loss, Objective
 from kasync.work.trial import Traits, first_line, out_of_memory, sharing, tried
@@ -114,8 +114,9 @@ def simulate(
     clients = Clients.of(template, read, work, objective, device, inputs.draw, traits=traits, **settings)
     carried = _carried(template, traits, work)
     if cluster is None:
-        cost = _measured(clients, inputs, plan, params, carried) if clients.backend != "chain" else Cost(0, 0, 0)
-        given = (plan, rule, read, len(params), hold, device, cost.piece, clients.beside, clients.backend)
+        cost = _measured(clients, inputs, plan, params, carried)
+        clients.room.samples = at_once(params.device, cost.sample)
+        given = (plan, rule, read, len(params), hold, device, *_pieces(clients, plan, cost), clients.backend)
         memory = choose(*given, cost.kept, cost.brought)
         clients.limit(memory.workers)
     else:
@@ -159,6 +160,17 @@ def placed(model: nn.Module, device: str) -> nn.Module:
         if parameter.requires_grad and parameter.dtype != torch.float32:
             parameter.data = parameter.data.float()
     return made
+
+
+def _pieces(clients: Clients, plan: Plan, cost: Cost) -> tuple[int, int]:
+    """Bytes of what one thread has under way, and how many do so; on a GPU of a client, and how many go into a call."""
+    looking = (clients.room.samples or 0) * cost.sample  # while the model is evaluated
+    if clients.backend == "loop":
+        return max(cost.piece, looking if clients.pool is not None else looking // clients.beside), clients.beside
+    if clients.pool is None:
+        return cost.piece, max(plan.timeline.k, min(BLOCK, int(plan.bounds[1])))
+    together = MOST if isinstance(clients.work, Gradient) else 1
+    return max(cost.piece + (together - 1) * clients.work.batch_size * cost.sample, looking), clients.threads
 
 
 def _measured(clients: Clients, inputs: Inputs, plan: Plan, params: Tensor, carried: Carried) -> Cost:

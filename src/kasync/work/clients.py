@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -92,10 +93,12 @@ def _only_looped(data: FederatedTensors, work: Work, objective: Objective, trait
 
 
 class Room:
-    """How many pieces of work may be under way: fewer after memory ran out once."""
+    """How much may be under way, less after memory ran out once: pieces of work, clients in a call, test samples."""
 
     def __init__(self, most: int) -> None:
         self.most, self.busy = most, 0
+        self.clients: int | None = None  # whose work one call on a GPU computes; None: all that there are
+        self.samples: int | None = None  # that are evaluated at once; None: as many as are fast
         self.changed = threading.Condition()
 
     @contextmanager
@@ -182,6 +185,7 @@ class Clients:
     def limit(self, most: int) -> None:
         """No more pieces of work at the same time than there is memory for."""
         self.room.most = min(self.threads, most)
+        self.room.clients = most
         if self.lanes is not None:
             self.lanes.most = max(1, min(self.lanes.most, most))
 
@@ -226,9 +230,7 @@ class Clients:
         self.buffers.__dict__.pop("bench", None)  # begin again with as little as possible, and alone
         if self.lanes is not None:
             self.lanes.forget()
-        gc.collect()
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
+        forget(device)
         try:
             with self.room.place(alone=True):
                 brought = self._one(sent, piece, row)
@@ -253,19 +255,45 @@ class Clients:
 
         def group(part: slice) -> Tensor:
             mine = params if shared else params[part]
-            if places is None:
-                with torch.no_grad():
-                    return self._some(mine, samples[part], weights[part], out[part])
-            return self.bring(mine, samples[part], weights[part], out, places[part])
+            if places is not None:
+                return self.bring(mine, samples[part], weights[part], out, places[part])
+            with torch.no_grad():
+                some = partial(self._some_of, mine, samples[part], weights[part], out[part])
+                return self._in_halves(some, slice(0, part.stop - part.start), out.device)
 
         return torch.cat(self.side_by_side(group, self.groups(len(samples), shared=shared)))
 
-    @torch.no_grad()
     def bring(self, params: Tensor, samples: Tensor, weights: Tensor, out: Tensor, places: Tensor) -> Tensor:
         """What one group of clients brings, into the rows `places` [n] of out; the calling thread computes it."""
+
+        def some(rows: slice) -> Tensor:
+            mine = params if params.dim() == 1 else params[rows]
+            return self._brought(mine, samples[rows], weights[rows], out, places[rows])
+
+        return self._in_halves(some, slice(0, len(samples)), out.device)
+
+    def _in_halves(self, do: Callable[[slice], Tensor], rows: slice, device: torch.device) -> Tensor:
+        """Do it for these rows, in two parts where memory runs out; losses [n]."""
+        try:
+            return do(rows)
+        except Exception as problem:
+            capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+            if not out_of_memory(problem) or rows.stop - rows.start < 2 or capturing:
+                raise
+        middle = (rows.start + rows.stop) // 2
+        self.room.clients = middle - rows.start  # from now on
+        forget(device)
+        parts = slice(rows.start, middle), slice(middle, rows.stop)
+        return torch.cat([self._in_halves(do, part, device) for part in parts])
+
+    @torch.no_grad()
+    def _brought(self, params: Tensor, samples: Tensor, weights: Tensor, out: Tensor, places: Tensor) -> Tensor:
         if self.pool is not None and self.backend == "chain" and isinstance(self.work, Gradient):
             batch, shares = self._batch(samples[:, 0]), weights[:, 0].flatten()
             return self.machine.gradients(params, *batch, shares, self.objective.loss, Rows(out, places.tolist()))
+        if self.pool is not None and len(samples) == 1:
+            place = int(places)
+            return self._some(params, samples, weights, out[place : place + 1])
         rows = self._scratch(out, len(samples))
         losses = self._some(params, samples, weights, rows)
         out.index_copy_(0, places, rows)
@@ -284,7 +312,8 @@ class Clients:
         if self.backend == "loop":
             return [slice(one, one + 1) for one in range(n)]
         if self.pool is None:
-            return [slice(0, n)]
+            size = self.room.clients or n
+            return [slice(start, min(start + size, n)) for start in range(0, n, size)]
         count = -(-n // MOST) * (2 if urgent else 1)
         size = -(-n // count) if shared and isinstance(self.work, Gradient) else 1
         return [slice(start, min(start + size, n)) for start in range(0, n, size)]
@@ -305,14 +334,19 @@ class Clients:
         outputs = self.outputs(sent, inputs)
         return outputs, self.objective.loss(outputs, labels)
 
-    def _scratch(self, like: Tensor, rows: int) -> Tensor:
+    def _scratch(self, like: Tensor, rows: int, name: str = "rows") -> Tensor:
         """[rows, D] to write into; on a CPU always the same memory of the calling thread, which is warm."""
         if self.pool is None:
             return like.new_empty(rows, like.shape[1])
-        held = getattr(self.buffers, "rows", None)
+        held = getattr(self.buffers, name, None)
         if held is None or len(held) < rows:
-            held = self.buffers.rows = like.new_empty(rows, like.shape[1])
+            held = like.new_empty(rows, like.shape[1])
+            setattr(self.buffers, name, held)
         return held[:rows]
+
+    def _some_of(self, params: Tensor, samples: Tensor, weights: Tensor, out: Tensor, rows: slice) -> Tensor:
+        mine = params if params.dim() == 1 else params[rows]
+        return self._some(mine, samples[rows], weights[rows], out[rows])
 
     def _some(self, params: Tensor, samples: Tensor, weights: Tensor, out: Tensor) -> Tensor:
         if isinstance(self.work, Local):
@@ -335,13 +369,27 @@ class Clients:
     def _local(self, work: Local, params: Tensor, samples: Tensor, weights: Tensor, out: Tensor) -> Tensor:
         """Received model minus the model after local steps of plain SGD."""
         assert work.lr is not None
-        rate, start = work.lr, params.expand(len(out), -1)
+        start, trained = params.expand(len(out), -1), self._scratch(out, len(out), "trained")
         local, losses = start, []
+        if isinstance(self.separate, Chain):  # one client at a time
+            trained.copy_(start)
+            for number in range(samples.shape[1]):
+                batch, shares = self._batch(samples[:, number]), weights[:, number].flatten()
+                losses.append(self.machine.step(trained[0], *batch, shares, self.objective.loss, work.lr, out))
+            torch.sub(start, trained, out=out)
+            return torch.stack(losses).mean(0)
         for number in range(samples.shape[1]):
             losses.append(self._gradients(local, samples[:, number], weights[:, number], out))
-            local = local - rate * out
-        out.copy_(start - local)
+            local = torch.add(local, out, alpha=-work.lr, out=trained)
+        torch.sub(start, local, out=out)
         return torch.stack(losses).mean(0)
+
+
+def forget(device: torch.device) -> None:
+    """Give back memory that nobody uses."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def failed(piece: Visit, problem: BaseException) -> BaseException:

@@ -44,6 +44,19 @@ class Weighted:
         if bias is not None:
             out[:, self.shape.numel() :] = bias
 
+    def descend(self, params: Tensor, grad: Tensor, x: Tensor, rate: float, out: Tensor, first: bool) -> Tensor | None:
+        """`backward` for one client, and a step of plain SGD: the parameters [D] are changed; out [1, D] is written to.
+
+        The subclasses' backward has read the weights by then.
+        """
+        before = self.backward(params, grad, x, out, first)
+        params[self.start : self.stop].sub_(out[0, self.start : self.stop], alpha=rate)
+        return before
+
+    def backward(self, params: Tensor, grad: Tensor, x: Tensor, out: Block, first: bool) -> Tensor | None:
+        """Write each client's gradient of weight and bias into out [n, D]; the gradient of the input, or None."""
+        raise NotImplementedError
+
     def filled(self, out: Block, write: Callable[[Tensor], None]) -> None:
         """Let `write` fill this layer's columns of out [n, D]; rows that lie apart by way of a block."""
         if isinstance(out, Tensor):
@@ -66,6 +79,15 @@ class Dense(Weighted):
         else:
             self.filled(out, partial(self._products, mine, inputs))
         return None if first else grad @ self.weight(params)
+
+    def descend(self, params: Tensor, grad: Tensor, x: Tensor, rate: float, out: Tensor, first: bool) -> Tensor | None:
+        before = None if first else grad @ self.weight(params)
+        mine, inputs = grad.flatten(0, -2), x.flatten(0, -2)
+        self.weight(params).addmm_(mine.T, inputs, alpha=-rate)  # one pass over the weights, and none over a gradient
+        bias = self.bias(params)
+        if bias is not None:
+            bias.sub_(mine.sum(0), alpha=rate)
+        return before
 
     def _products(self, mine: Tensor, inputs: Tensor, out: Tensor) -> None:
         size = self.shape.numel()
@@ -238,15 +260,36 @@ class Chain:
 
         x [n * m, ...], labels [n * m] and weights [n * m] hold the clients' batches one after the other.
         """
-        saved = []
-        for layer in self.layers:
-            x, kept = layer.forward(params, x)
-            saved.append(kept)
+        x, saved = self._saving(params, x)
         grad, losses = self.loss_gradient(x, labels, weights, loss)
         first = self.first_weighted
         for number in range(len(self.layers) - 1, first - 1, -1):
             grad = self.layers[number].backward(params, grad, saved[number], out, number == first)
         return losses.view(len(out), -1).sum(1)
+
+    def step(
+        self, params: Tensor, x: Tensor, labels: Tensor, weights: Tensor, loss: Loss, rate: float, out: Tensor
+    ) -> Tensor:
+        """A step of plain SGD on one client's parameters [D], in place; the loss [1]. out [1, D] is written to."""
+        x, saved = self._saving(params, x)
+        grad: Any
+        grad, losses = self.loss_gradient(x, labels, weights, loss)
+        first = self.first_weighted
+        for number in range(len(self.layers) - 1, first - 1, -1):
+            layer, last = self.layers[number], number == first
+            if isinstance(layer, Weighted):
+                grad = layer.descend(params, grad, saved[number], rate, out, last)
+            else:
+                grad = layer.backward(params, grad, saved[number], out, last)
+        return losses.sum()[None]
+
+    def _saving(self, params: Tensor, x: Tensor) -> tuple[Tensor, list[Any]]:
+        """Outputs, and what each layer keeps for the way back."""
+        saved = []
+        for layer in self.layers:
+            x, kept = layer.forward(params, x)
+            saved.append(kept)
+        return x, saved
 
     @cached_property
     def first_weighted(self) -> int:

@@ -23,6 +23,7 @@ from kasync.work.protocol import Client, Gradient, Local, Work
 from kasync.work.trial import CHANCE, Traits, generators_of, sharing, untouched
 
 BUFFERS = ("average", "local", "frozen")
+SHORT = 2**15  # numbers in an array below which one call for all arrays costs less than a copy of their gradients saves
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,7 @@ class Cost(NamedTuple):
     piece: int  # beside its row, while it is under way
     kept: int  # at the client, for its next visit
     brought: int  # beside its row, until it is delivered
+    sample: int = 0  # for each sample of a forward pass
 
 
 class Bench:
@@ -258,7 +260,7 @@ class Bench:
             with untouched(self.model):
                 left = self.do(sent, visit, inputs, labels, torch.empty_like(self.flat))
             kept, brought = bytes_of(left.state), bytes_of(left.statistics) + bytes_of(left.extras)
-        return Cost(int(1.25 * saved) + vectors * vector, kept, brought)
+        return Cost(int(1.25 * saved) + vectors * vector, kept, brought, int(1.25 * saved) // len(rows))
 
     def try_on(self, inputs: Inputs, labels: Tensor | None, rows: Tensor) -> int:
         """Bytes that the forward pass of a mini-batch of these rows saves for the way back."""
@@ -322,18 +324,31 @@ class Bench:
                     place.zero_() if each is None else place.copy_(each.to_dense() if each.is_sparse else each)
         return loss.detach()
 
+    def _derived(self, batch: tuple[Inputs, Tensor | None]) -> Tensor:
+        """Leave the gradient of the mean loss of a batch where it was made, at each parameter; return the loss."""
+        for parameter in self.params:
+            parameter.grad = None
+        loss = self.objective.mean(self.model, *batch)
+        loss.backward()
+        for parameter in self.params:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            elif parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.to_dense()
+        return loss.detach()
+
     def _local(
         self, work: Local, start: Tensor, visit: Visit, inputs: Inputs, labels: Tensor | None, state: dict[str, Tensor]
     ) -> Tensor:
         """Local steps with an optimiser; its state is in `state` where it is kept."""
-        if self.gradient is None:
-            self.gradient = torch.empty_like(self.flat) if self.steps is None else self.steps.gradient
-        places = self.layout.split(self.gradient)
-        if work.elementwise:
-            moved = [nn.Parameter(self.flat)]
-            moved[0].grad = self.gradient
-        else:
-            moved = self.params
+        whole = bool(work.proximal) or work.clip is not None  # these read all gradients together
+        small = work.elementwise and self.flat.numel() < SHORT * len(self.params)
+        direct = self.steps is None and not whole and not small  # gradients stay where they are made
+        moved = [nn.Parameter(self.flat)] if work.elementwise and not direct else self.params
+        if not direct:
+            if self.gradient is None:
+                self.gradient = torch.empty_like(self.flat) if self.steps is None else self.steps.gradient
+            places = [self.gradient] if moved is not self.params else self.layout.split(self.gradient)
             for parameter, place in zip(moved, places, strict=True):
                 parameter.grad = place
         optimizer = work.made(moved)
@@ -342,12 +357,16 @@ class Bench:
             _restore(optimizer, moved, state)
         losses = []
         for number in range(len(visit.samples)):
-            losses.append(self._pass(visit, number, inputs, labels, self.gradient))
-            with torch.no_grad():
-                if work.proximal:
-                    self.gradient.add_(self.flat - start, alpha=work.proximal)
-                if work.clip is not None:
-                    self.gradient.mul_((work.clip / self.gradient.norm().clamp(min=1e-30)).clamp(max=1.0))
+            if direct:
+                losses.append(self._derived(self._batch(visit, number, inputs, labels)))
+            else:
+                assert self.gradient is not None
+                losses.append(self._pass(visit, number, inputs, labels, self.gradient))
+                with torch.no_grad():
+                    if work.proximal:
+                        self.gradient.add_(self.flat - start, alpha=work.proximal)
+                    if work.clip is not None:
+                        self.gradient.mul_((work.clip / self.gradient.norm().clamp(min=1e-30)).clamp(max=1.0))
             if work.schedule is not None:
                 factor = float(work.schedule(visit.steps_before + number))
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):

@@ -28,6 +28,7 @@ ELEMENTWISE = tuple(  # may step one flat vector instead of many arrays: no numb
         "SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD",
     )
 )  # fmt: skip
+FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)  # in one pass over memory on a CPU
 
 
 @dataclass(eq=False)
@@ -184,7 +185,15 @@ class Local(Work):
     def made(self, params: Sequence[Tensor]) -> torch.optim.Optimizer:
         """A new optimiser of these parameters."""
         rate = {} if self.lr is None else {"lr": self.lr}
-        return self.optimizer(params, **rate, **self.options)
+        ways = {"fused": True} if self._fused and all(each.is_cpu for each in params) else {}
+        return self.optimizer(params, **rate, **ways, **self.options)
+
+    @cached_property
+    def _fused(self) -> bool:
+        """Whether the optimiser has a fused step and the user chose no other."""
+        kind = getattr(self.optimizer, "func", self.optimizer)
+        given = {*self.options, *getattr(self.optimizer, "keywords", {})}
+        return kind in FUSED and given.isdisjoint(("fused", "foreach", "capturable", "differentiable"))
 
 
 @dataclass(frozen=True)
