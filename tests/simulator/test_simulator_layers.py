@@ -119,8 +119,9 @@ def test_every_network_of_the_paper_is_a_chain_and_gives_what_autograd_gives(mod
 def test_the_way_a_gpu_takes_through_a_convolution_gives_the_same_on_a_cpu(chain, n, m):
     model, shape = chain
     params, x = flat(model), torch.randn(n * m, *shape, dtype=torch.float64)
-    for layer in Chain.of(model).layers:
-        y, _ = layer.forward(params, x)
+    made = Chain.of(model)
+    for layer, held in zip(made.layers, made.held(params), strict=True):
+        y, _ = layer.forward(held, x)
         assume(bool(y.isfinite().all()))  # as above
         if isinstance(layer, Convolution):
             grad = torch.randn_like(y)

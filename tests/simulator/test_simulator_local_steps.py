@@ -19,17 +19,24 @@ TIMELINE = timelines.uniform(CLIENTS, 3, 15, seed=7)
 
 
 @settings(max_examples=40, deadline=None)
-@given(chain=chains(), m=st.integers(1, 4), seed=st.integers(0, 1000))
-def test_a_step_of_a_chain_in_place_is_a_step_of_sgd(chain, m, seed):
-    model, shape = chain
+@given(made=chains(), m=st.integers(1, 4), seed=st.integers(0, 1000))
+def test_a_step_of_a_chain_in_place_is_a_step_of_sgd(made, m, seed):
+    model, shape = made
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(m, *shape, generator=generator, dtype=torch.float64)
     labels = torch.randint(0, 3, (m,), generator=generator)
     if not model(x).isfinite().all():  # a dilated window may lie on padding alone
         return
     params = flat(model).detach().clone()
-    loss = Chain.of(model).step(
-        params, x, labels, torch.full((m,), 1 / m).double(), per_sample, 0.3, torch.empty(1, len(params)).double()
+    chain = Chain.of(model)
+    loss = chain.step(
+        chain.held(params),
+        x,
+        labels,
+        torch.full((m,), 1 / m).double(),
+        per_sample,
+        0.3,
+        torch.empty(1, len(params)).double(),
     )
     expected = per_sample(model(x), labels).mean()
     expected.backward()

@@ -373,9 +373,10 @@ class Clients:
         local, losses = start, []
         if isinstance(self.separate, Chain):  # one client at a time
             trained.copy_(start)
+            held = self.machine.held(trained[0])
             for number in range(samples.shape[1]):
                 batch, shares = self._batch(samples[:, number]), weights[:, number].flatten()
-                losses.append(self.machine.step(trained[0], *batch, shares, self.objective.loss, work.lr, out))
+                losses.append(self.machine.step(held, *batch, shares, self.objective.loss, work.lr, out))
             torch.sub(start, trained, out=out)
             return torch.stack(losses).mean(0)
         for number in range(samples.shape[1]):

@@ -7,6 +7,7 @@ client, and the largest of 2 x 2. Each call is one long piece of work without Py
 from __future__ import annotations
 
 import ctypes
+import functools
 
 import torch
 from torch import Tensor
@@ -24,9 +25,12 @@ Pair = tuple[int, int]
 
 def takes(*tensors: Tensor) -> bool:
     """Whether these can be given to the library."""
-    return kernel.available() and all(
-        tensor.device.type == "cpu" and tensor.dtype == torch.float32 and tensor.is_contiguous() for tensor in tensors
-    )
+    if not kernel.available():
+        return False
+    for tensor in tensors:  # noqa: SIM110 - a generator would take longer than all it asks
+        if not (tensor.is_cpu and tensor.dtype is torch.float32 and tensor.is_contiguous()):
+            return False
+    return True
 
 
 def convolves(x: Tensor, shape: torch.Size, padding: Pair) -> bool:
@@ -92,4 +96,10 @@ def _padded(x: Tensor, padding: Pair) -> Tensor:
 
 def _sizes(x: Tensor, shape: torch.Size) -> ctypes.Array[ctypes.c_long]:
     """Outputs, inputs, height and width of the kernel, height and width of a picture."""
-    return (ctypes.c_long * 6)(*shape, *x.shape[2:])
+    return _longs((*shape, *x.shape[2:]))
+
+
+@functools.lru_cache(maxsize=1000)
+def _longs(numbers: tuple[int, ...]) -> ctypes.Array[ctypes.c_long]:
+    """Of these numbers, for the library, which only reads them."""
+    return (ctypes.c_long * len(numbers))(*numbers)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,15 @@ from torch.nn import functional
 
 from kasync.kernel import Block
 from kasync.work import compiled
-from kasync.work.objective import Loss
+from kasync.work.objective import IGNORED, Loss, cross_entropy
+
+
+class Held(NamedTuple):
+    """The parameters of a layer, as windows of the vector [D]."""
+
+    weight: Tensor
+    bias: Tensor | None
+    both: Tensor
 
 
 @dataclass(frozen=True)
@@ -32,11 +40,11 @@ class Weighted:
     def stop(self) -> int:
         return self.start + self.shape.numel() + (self.shape[0] if self.has_bias else 0)
 
-    def weight(self, params: Tensor) -> Tensor:
-        return params[self.start : self.start + self.shape.numel()].view(self.shape)
-
-    def bias(self, params: Tensor) -> Tensor | None:
-        return params[self.stop - self.shape[0] : self.stop] if self.has_bias else None
+    def held(self, params: Tensor) -> Held:
+        """Windows of the parameters [D]."""
+        size = self.shape.numel()
+        both = params[self.start : self.stop]
+        return Held(both[:size].view(self.shape), both[size:] if self.has_bias else None, both)
 
     def put(self, out: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         """Write per-client gradients [n, ...] into their columns of this layer's part of out [n, stop - start]."""
@@ -44,16 +52,13 @@ class Weighted:
         if bias is not None:
             out[:, self.shape.numel() :] = bias
 
-    def descend(self, params: Tensor, grad: Tensor, x: Tensor, rate: float, out: Tensor, first: bool) -> Tensor | None:
-        """`backward` for one client, and a step of plain SGD: the parameters [D] are changed; out [1, D] is written to.
-
-        The subclasses' backward has read the weights by then.
-        """
-        before = self.backward(params, grad, x, out, first)
-        params[self.start : self.stop].sub_(out[0, self.start : self.stop], alpha=rate)
+    def descend(self, held: Held, grad: Tensor, x: Tensor, rate: float, out: Tensor, first: bool) -> Tensor | None:
+        """`backward` for one client, and a step of plain SGD: what is held is changed; out [1, D] is written to."""
+        before = self.backward(held, grad, x, out, first)  # which reads the weights before they change
+        held.both.sub_(out[0, self.start : self.stop], alpha=rate)
         return before
 
-    def backward(self, params: Tensor, grad: Tensor, x: Tensor, out: Block, first: bool) -> Tensor | None:
+    def backward(self, held: Held, grad: Tensor, x: Tensor, out: Block, first: bool) -> Tensor | None:
         """Write each client's gradient of weight and bias into out [n, D]; the gradient of the input, or None."""
         raise NotImplementedError
 
@@ -69,24 +74,23 @@ class Weighted:
 
 @dataclass(frozen=True)
 class Dense(Weighted):
-    def forward(self, params: Tensor, x: Tensor) -> tuple[Tensor, Any]:
-        return functional.linear(x, self.weight(params), self.bias(params)), x
+    def forward(self, held: Held, x: Tensor) -> tuple[Tensor, Any]:
+        return functional.linear(x, held.weight, held.bias), x
 
-    def backward(self, params: Tensor, grad: Tensor, x: Tensor, out: Block, first: bool) -> Tensor | None:
+    def backward(self, held: Held, grad: Tensor, x: Tensor, out: Block, first: bool) -> Tensor | None:
         mine, inputs = (value.reshape(len(out), -1, value.shape[-1]) for value in (grad, x))  # [n, m, ...]
         if compiled.takes(mine, inputs):
             compiled.dense(mine, inputs, self.has_bias, out, self.start)
         else:
             self.filled(out, partial(self._products, mine, inputs))
-        return None if first else grad @ self.weight(params)
+        return None if first else grad @ held.weight
 
-    def descend(self, params: Tensor, grad: Tensor, x: Tensor, rate: float, out: Tensor, first: bool) -> Tensor | None:
-        before = None if first else grad @ self.weight(params)
-        mine, inputs = grad.flatten(0, -2), x.flatten(0, -2)
-        self.weight(params).addmm_(mine.T, inputs, alpha=-rate)  # one pass over the weights, and none over a gradient
-        bias = self.bias(params)
-        if bias is not None:
-            bias.sub_(mine.sum(0), alpha=rate)
+    def descend(self, held: Held, grad: Tensor, x: Tensor, rate: float, out: Tensor, first: bool) -> Tensor | None:
+        before = None if first else grad @ held.weight
+        mine, inputs = (grad, x) if x.dim() == 2 else (grad.flatten(0, -2), x.flatten(0, -2))
+        held.weight.addmm_(mine.T, inputs, alpha=-rate)  # one pass over the weights, and none over a gradient
+        if held.bias is not None:
+            held.bias.sub_(mine.sum(0), alpha=rate)
         return before
 
     def _products(self, mine: Tensor, inputs: Tensor, out: Tensor) -> None:
@@ -102,20 +106,19 @@ class Convolution(Weighted):
     padding: tuple[int, int]
     dilation: tuple[int, int]
 
-    def forward(self, params: Tensor, x: Tensor) -> tuple[Tensor, Any]:
-        weight, bias = self.weight(params), self.bias(params)
+    def forward(self, held: Held, x: Tensor) -> tuple[Tensor, Any]:
         if self._plain and compiled.convolves(x, self.shape, self.padding):
-            return compiled.convolve(x, weight, bias, self.padding), x
-        return functional.conv2d(x, weight, bias, self.stride, self.padding, self.dilation), x
+            return compiled.convolve(x, held.weight, held.bias, self.padding), x
+        return functional.conv2d(x, held.weight, held.bias, self.stride, self.padding, self.dilation), x
 
-    def backward(self, params: Tensor, grad: Tensor, x: Tensor, out: Block, first: bool) -> Tensor | None:
+    def backward(self, held: Held, grad: Tensor, x: Tensor, out: Block, first: bool) -> Tensor | None:
         if self._plain and self.shape[3] <= compiled.BROADEST and compiled.takes(grad, x):
             compiled.weights(grad, x, self.shape, self.padding, self.has_bias, out, self.start)
         else:
             self.filled(out, partial(self._unfolded if grad.is_cuda else self._one_by_one, grad, x))
-        return None if first else self._derive(grad, x, self.weight(params), (True, False, False))[0]
+        return None if first else self._derive(grad, x, held.weight, (True, False, False))[0]
 
-    @property
+    @cached_property
     def _plain(self) -> bool:
         return self.stride == self.dilation == (1, 1)
 
@@ -152,11 +155,11 @@ class Convolution(Weighted):
 
 @dataclass(frozen=True)
 class Rectify:
-    def forward(self, params: Tensor, x: Tensor) -> tuple[Tensor, Any]:
+    def forward(self, held: Any, x: Tensor) -> tuple[Tensor, Any]:
         y = x.clamp(min=0)
         return y, y
 
-    def backward(self, params: Tensor, grad: Tensor, y: Tensor, out: Block, first: bool) -> Tensor | None:
+    def backward(self, held: Any, grad: Tensor, y: Tensor, out: Block, first: bool) -> Tensor | None:
         return torch.ops.aten.threshold_backward(grad, y, 0)
 
 
@@ -167,7 +170,7 @@ class Pool:
     padding: tuple[int, int]
     dilation: tuple[int, int]
 
-    def forward(self, params: Tensor, x: Tensor) -> tuple[Tensor, Any]:
+    def forward(self, held: Any, x: Tensor) -> tuple[Tensor, Any]:
         if self._halves(x):
             y = compiled.pool(x)
             return y, (x, y, True)
@@ -176,7 +179,7 @@ class Pool:
         )
         return y, (x, places, False)
 
-    def backward(self, params: Tensor, grad: Tensor, saved: Any, out: Block, first: bool) -> Tensor | None:
+    def backward(self, held: Any, grad: Tensor, saved: Any, out: Block, first: bool) -> Tensor | None:
         x, kept, halved = saved
         if halved:
             return compiled.unpool(x, kept, grad.contiguous())
@@ -190,10 +193,10 @@ class Pool:
 
 @dataclass(frozen=True)
 class Flat:
-    def forward(self, params: Tensor, x: Tensor) -> tuple[Tensor, Any]:
+    def forward(self, held: Any, x: Tensor) -> tuple[Tensor, Any]:
         return x.flatten(1), x.shape
 
-    def backward(self, params: Tensor, grad: Tensor, shape: torch.Size, out: Block, first: bool) -> Tensor | None:
+    def backward(self, held: Any, grad: Tensor, shape: torch.Size, out: Block, first: bool) -> Tensor | None:
         return grad.view(shape)
 
 
@@ -251,43 +254,48 @@ class Chain:
 
     def forward(self, params: Tensor, x: Tensor) -> Tensor:
         """Outputs [N, ...] of the model at params [D]."""
-        for layer in self.layers:
-            x, _ = layer.forward(params, x)
+        for layer, held in zip(self.layers, self.held(params), strict=True):
+            x, _ = layer.forward(held, x)
         return x
+
+    def held(self, params: Tensor) -> list[Held | None]:
+        """The parameters of each layer, where it has some."""
+        return [layer.held(params) if isinstance(layer, Weighted) else None for layer in self.layers]
 
     def gradients(self, params: Tensor, x: Tensor, labels: Tensor, weights: Tensor, loss: Loss, out: Block) -> Tensor:
         """Write the gradient of each client's weighted loss into out [n, D]; return the losses [n].
 
         x [n * m, ...], labels [n * m] and weights [n * m] hold the clients' batches one after the other.
         """
-        x, saved = self._saving(params, x)
+        held = self.held(params)
+        x, saved = self._saving(held, x)
         grad, losses = self.loss_gradient(x, labels, weights, loss)
         first = self.first_weighted
         for number in range(len(self.layers) - 1, first - 1, -1):
-            grad = self.layers[number].backward(params, grad, saved[number], out, number == first)
+            grad = self.layers[number].backward(held[number], grad, saved[number], out, number == first)
         return losses.view(len(out), -1).sum(1)
 
     def step(
-        self, params: Tensor, x: Tensor, labels: Tensor, weights: Tensor, loss: Loss, rate: float, out: Tensor
+        self, held: list[Held | None], x: Tensor, labels: Tensor, weights: Tensor, loss: Loss, rate: float, out: Tensor
     ) -> Tensor:
-        """A step of plain SGD on one client's parameters [D], in place; the loss [1]. out [1, D] is written to."""
-        x, saved = self._saving(params, x)
+        """A step of plain SGD on one client's parameters, in place; the loss [1]. out [1, D] is written to."""
+        x, saved = self._saving(held, x)
         grad: Any
         grad, losses = self.loss_gradient(x, labels, weights, loss)
         first = self.first_weighted
         for number in range(len(self.layers) - 1, first - 1, -1):
-            layer, last = self.layers[number], number == first
-            if isinstance(layer, Weighted):
-                grad = layer.descend(params, grad, saved[number], rate, out, last)
+            layer, mine, kept, last = self.layers[number], held[number], saved[number], number == first
+            if mine is not None:
+                grad = layer.descend(mine, grad, kept, rate, out, last)
             else:
-                grad = layer.backward(params, grad, saved[number], out, last)
+                grad = layer.backward(None, grad, kept, out, last)
         return losses.sum()[None]
 
-    def _saving(self, params: Tensor, x: Tensor) -> tuple[Tensor, list[Any]]:
+    def _saving(self, held: list[Held | None], x: Tensor) -> tuple[Tensor, list[Any]]:
         """Outputs, and what each layer keeps for the way back."""
         saved = []
-        for layer in self.layers:
-            x, kept = layer.forward(params, x)
+        for layer, mine in zip(self.layers, held, strict=True):
+            x, kept = layer.forward(mine, x)
             saved.append(kept)
         return x, saved
 
@@ -299,6 +307,12 @@ class Chain:
     @staticmethod
     def loss_gradient(x: Tensor, labels: Tensor, weights: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
         """The gradient of the weighted losses by the outputs x [N, ...], and the weighted losses [N]."""
+        if loss is cross_entropy and labels.dim() == 1 and x.dim() == 2:  # what autograd would call, without autograd
+            aten, plain = torch.ops.aten, (labels, None, 0, IGNORED)
+            logs = torch.log_softmax(x, 1)
+            losses, total = aten.nll_loss_forward(logs, *plain)
+            grad = aten.nll_loss_backward(weights, logs, *plain, total)
+            return aten._log_softmax_backward_data(grad, logs, 1, x.dtype), losses * weights
         with torch.enable_grad():
             outputs = x.detach().requires_grad_()
             losses = loss(outputs, labels) * weights
