@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from small_worlds import CLIENTS, finished, mlp, vectors
 
 from kasync import Custom, Gradient, Local, rules, simulate, timelines
+from kasync.data import from_arrays
 from kasync.errors import UserError
 from kasync.simulator.memory import choose, size, spilling
 from kasync.simulator.plan import STALENESS, Plan
@@ -222,3 +223,22 @@ def test_what_clients_keep_and_bring_beside_their_rows_is_foretold(work, kept, b
     assert taken == kept * clients + counters
     told = str(simulation.memory)
     assert ("kept by clients" in told) == (simulation.memory.beside > 0)
+
+
+def test_what_metrics_read_and_an_evaluation_takes_is_foretold():
+    timeline = timelines.uniform(CLIENTS, 3, 20, seed=4)
+    plain, judged = (
+        simulate(mlp(), vectors(), rules.kasync_sgd(0.1), timeline, Gradient(4), metrics=metrics)
+        for metrics in (None, {"first": lambda outputs, labels: outputs[:, 0].mean()})
+    )
+    assert judged.memory.beside - plain.memory.beside == 2 * 30 * 4 * 4  # 30 samples to test on, four scores each
+    tokens = torch.nn.Sequential(torch.nn.Embedding(5000, 4), torch.nn.Linear(4, 5000))  # large outputs
+    rows = torch.arange(60 * 32).view(60, 32) % 5000
+    held = from_arrays(rows, rows, owners=torch.arange(60) % CLIENTS, test_fraction=0.5, classes=5000)
+    simulation = simulate(tokens, held, rules.kasync_sgd(0.1), timeline, Gradient(1))
+    clients = simulation.run.clients
+    sample = clients.new_bench().try_on(clients.data.inputs, clients.data.labels, torch.arange(1))
+    assert sample > 32 * 5000 * 4
+    assert 1 < clients.room.samples < 250
+    assert simulation.memory.piece >= clients.room.samples * sample
+    list(simulation)

@@ -10,6 +10,7 @@ from torch import nn
 
 from kasync import Gradient, Local, LocalSGD, models, rules, simulate, timelines
 from kasync.data.federated import from_arrays
+from kasync.errors import UserError
 from kasync.timelines import Timeline
 
 DATA = vectors()
@@ -181,3 +182,11 @@ def test_impossible_settings_are_refused_where_they_are_given(make, words):
 def test_clients_without_samples_are_no_matter_when_they_never_deliver():
     present = recorded([[0, 1], [2, 4]], [[0, 0], [0, 0]])
     assert len(list(simulate(mlp(), hollow(), rules.kasync_sgd(0.1), present, Gradient(4)))) == 2
+
+
+def test_there_is_no_latest_record_before_the_first_step():
+    simulation = simulate(mlp(), DATA, rules.fedbuff(0.1), timelines.uniform(CLIENTS, 3, 5), Gradient(4))
+    with pytest.raises(UserError, match="no step was made yet"):
+        simulation.latest  # noqa: B018
+    next(iter(simulation))
+    assert simulation.latest.step == 1

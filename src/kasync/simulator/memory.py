@@ -40,7 +40,7 @@ class Memory:
     workers: int = 1  # pieces of work at the same time
     place: str = "device"  # where rows and versions are held: device, host, disk, or Ray's object store
     rows: int = 0  # that workers of Ray may have under way or waiting
-    beside: int = 0  # what clients keep between visits, and what waits beside rows and versions
+    beside: int = 0  # what clients keep between visits, what waits beside rows and versions, what metrics read
 
     @property
     def own(self) -> int:
@@ -57,7 +57,7 @@ class Memory:
         where = "" if self.place == "device" else f" ({self.place})"
         parts = [f"{size(self.held)} {what}{where}", f"{size(self.tables)} rule's tables", f"{size(self.data)} data"]
         if self.beside:
-            parts.append(f"{size(self.beside)} kept by clients and beside rows")
+            parts.append(f"{size(self.beside)} kept by clients, beside rows and for metrics")
         if self.piece:
             parts.append(f"{size(self.piece)} for each of {self.workers} pieces of work")
         return f"memory: {size(self.total)} ({', '.join(parts)}) of {size(self.available)} available"
@@ -148,10 +148,12 @@ def choose(
     backend: str = "loop",
     kept: int = 0,
     brought: int = 0,
+    outputs: int = 0,
 ) -> Memory:
     """The way and place of holding staleness asked for, or the fastest that fits; refuse what does not fit.
 
-    In bytes: a piece of work needs `piece`, a client keeps `kept` between its visits, and `brought` waits beside a row.
+    In bytes: a piece of work needs `piece`, a client keeps `kept` between its visits, `brought` waits beside a row, and
+    metrics read `outputs`.
     """
     if hold not in HOLDS:
         raise unknown("hold", hold, HOLDS)
@@ -167,7 +169,7 @@ def choose(
         held = counts[kind] * row
         working = _rows_under_way(plan, rule, kind, device, backend, k) * row
         fixed = (kind, held, rule.table_rows * row, inputs, working, room["device"], total)
-        beside = all_kept + brought * counts[kind]
+        beside = all_kept + brought * counts[kind] + outputs
         one = Memory(*fixed, piece, 1, place, beside=beside)
         spare = SHARE * one.available - one.total + piece
         fitting = max(1, min(workers, int(spare // piece))) if piece else workers

@@ -35,8 +35,8 @@ from kasync.timelines import Timeline
 from kasync.work import Gradient, Work
 from kasync.work.batches import Batches
 from kasync.work.clients import MOST, Clients, failed
-from kasync.work.loop import Cost, Sent, Visit, flat_parameters
-from kasync.work.objective import Loss, Objective
+from kasync.work.loop import Cost, Sent, Visit, bytes_of, flat_parameters
+from kasync.work.objective import Loss, Objective, taken
 from kasync.work.trial import Traits, first_line, out_of_memory, sharing, tried
 
 ENGINES = ("local", "ray")
@@ -117,7 +117,7 @@ def simulate(
         cost = _measured(clients, inputs, plan, params, carried)
         clients.room.samples = at_once(params.device, cost.sample)
         given = (plan, rule, read, len(params), hold, device, *_pieces(clients, plan, cost), clients.backend)
-        memory = choose(*given, cost.kept, cost.brought)
+        memory = choose(*given, cost.kept, cost.brought, _outputs(clients, params, carried))
         clients.limit(memory.workers)
     else:
         memory = cluster.memory(plan, rule, read, len(params), hold, device)
@@ -160,6 +160,16 @@ def placed(model: nn.Module, device: str) -> nn.Module:
         if parameter.requires_grad and parameter.dtype != torch.float32:
             parameter.data = parameter.data.float()
     return made
+
+
+def _outputs(clients: Clients, params: Tensor, carried: Carried) -> int:
+    """Bytes of the outputs for the whole test set, which metrics read together."""
+    if not clients.objective.metrics:
+        return 0
+    inputs = clients.data.test_inputs
+    one = clients.outputs(Sent(params, *carried.now), taken(inputs, slice(0, 1)))
+    count = len(inputs if isinstance(inputs, Tensor) else next(iter(inputs.values())))
+    return 2 * count * bytes_of({"": one})  # in parts, and in one piece
 
 
 def _pieces(clients: Clients, plan: Plan, cost: Cost) -> tuple[int, int]:
