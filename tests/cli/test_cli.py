@@ -278,7 +278,7 @@ def test_the_demo_ends_with_a_table_a_picture_and_what_to_try_next(tmp_path):
 def test_ctrl_c_before_anything_is_written_names_the_command_itself(tmp_path, monkeypatch, capsys):
     import typer
 
-    from kasync.cli.run import _carry_out
+    from kasync.cli.training import _carry_out
     from kasync.experiments import runner
     from kasync.experiments.experiment import settings_for
 
@@ -298,19 +298,19 @@ def test_ctrl_c_before_anything_is_written_names_the_command_itself(tmp_path, mo
 
 
 def test_the_demo_says_how_the_shell_finds_kasync_only_where_it_does_not(monkeypatch, tmp_path):
-    from kasync.cli import demo
+    from kasync.cli import training
 
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     (tmp_path / ".venv" / "bin" / "activate").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    (words,) = demo._first()
+    (words,) = training._first()
     assert "source .venv/bin/activate" in words
     program = tmp_path / "kasync"
     program.write_text("")
     program.chmod(0o755)
-    assert demo._first() == []
+    assert training._first() == []
 
 
 @pytest.mark.parametrize(

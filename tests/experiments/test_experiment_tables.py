@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kasync.cli import leaderboard as leaderboard_command
+from kasync.cli import papers
 from kasync.errors import UserError
 from kasync.experiments import experiment as catalogue
 from kasync.experiments import grid
@@ -174,7 +174,7 @@ def test_a_rule_of_ones_own_is_tuned_and_takes_its_place_on_the_leaderboard(boar
     out = tmp_path / "board"
     shutil.copytree(board, out)
     page = tmp_path / "page.md"
-    leaderboard_command.add(
+    papers.add(
         rules=[f"{EXAMPLE}:fair"],
         experiments=[str(board.parent / "small.toml")],
         tries=2,
@@ -200,4 +200,4 @@ def test_a_rule_of_ones_own_is_tuned_and_takes_its_place_on_the_leaderboard(boar
 
 def test_a_rule_cannot_be_added_where_there_is_no_leaderboard(tmp_path):
     with pytest.raises(UserError, match="has no leaderboard"):
-        leaderboard_command.add(rules=["wkafl"], device=None, root=None, out=tmp_path)
+        papers.add(rules=["wkafl"], device=None, root=None, out=tmp_path)

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from kasync.cli.bench import timed
+from kasync.cli.planning import timed
 from kasync.experiments.experiment import settings_for
 
 

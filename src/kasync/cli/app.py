@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from kasync.cli import bench, catalogue, compare, demo, leaderboard, plan, report, reproduce, results, run, show, theory
+import kasync
+from kasync.cli import catalogue, papers, planning, results, show, training
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -19,8 +20,6 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        import kasync
-
         print(f"kasync {kasync.__version__}")
         raise typer.Exit
 
@@ -41,10 +40,10 @@ def start(
 
 
 for command in (
-    *(demo.demo, run.run, compare.compare, reproduce.reproduce, reproduce.tune, report.report, report.live),
-    *(catalogue.rules, plan.plan, theory.theory, bench.bench),
+    *(training.demo, training.run, training.compare, papers.reproduce, papers.tune, results.report, results.live),
+    *(catalogue.rules, planning.plan, planning.theory, planning.bench),
 ):
     app.command()(command)
 app.add_typer(results.app, name="results")
-app.add_typer(leaderboard.app, name="leaderboard")
+app.add_typer(papers.board, name="leaderboard")
 app.add_typer(catalogue.data, name="data")

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from kasync.cli import show
 from kasync.cli.options import AsJson, Root
 from kasync.errors import UserError
-
-if TYPE_CHECKING:
-    from kasync.rules import Facts
 
 data = typer.Typer(help="What there is to train on.", no_args_is_help=True)
 Name = Annotated[str | None, typer.Argument(help="One rule, with everything about it.")]
@@ -25,7 +22,7 @@ def rules(name: Name = None, as_json: AsJson = False) -> None:
     """
     from kasync import rules as known
 
-    rows = [described(known.facts(each)) for each in (known.RULES if name is None else [name])]
+    rows = [_described(known.facts(each)) for each in (known.RULES if name is None else [name])]
     if as_json:
         show.value(rows)
     elif name is None:
@@ -37,17 +34,14 @@ def rules(name: Name = None, as_json: AsJson = False) -> None:
         print(f"settings (a name without a value must be given)\n{settings}")
 
 
-def described(facts: Facts) -> dict[str, Any]:
-    """From the rule's docstring, signature and facts."""
-    settings = {
-        each.name: None if each.default is inspect.Parameter.empty else each.default
-        for each in inspect.signature(facts.make).parameters.values()
-    }
-    plain = {
-        n: value if isinstance(value, bool | int | float | str | None) else repr(value) for n, value in settings.items()
-    }
+def _described(facts: Any) -> dict[str, Any]:
+    """From the rule's docstring, signature and facts; what a setting is without a default, or a plain one."""
+    defaults = {name: each.default for name, each in inspect.signature(facts.make).parameters.items()}
+    settings = {name: None if value is inspect.Parameter.empty else value for name, value in defaults.items()}
+    plain = bool | int | float | str | None
+    shown = {name: value if isinstance(value, plain) else repr(value) for name, value in settings.items()}
     paper = " ".join(f"{facts.paper} {facts.notes}".split())
-    return {"name": facts.name, "title": facts.title, "formula": facts.formula, "paper": paper, "settings": plain}
+    return {"name": facts.name, "title": facts.title, "formula": facts.formula, "paper": paper, "settings": shown}
 
 
 def _setting(name: str, default: Any) -> str:
@@ -65,14 +59,11 @@ def ls(root: Root = "", as_json: AsJson = False) -> None:
     rows = []
     for name in sets.names():
         try:
-            dataset = sets.load(name, root or None)
+            found = sets.load(name, root or None)
+            told = (True, len(found.train), len(found.test), found.classes, found.source)
         except UserError as problem:
-            rows.append(
-                {"name": name, "here": False, "train": None, "test": None, "classes": None, "about": str(problem)}
-            )
-        else:
-            sizes = {"train": len(dataset.train), "test": len(dataset.test), "classes": dataset.classes}
-            rows.append({"name": name, "here": True, **sizes, "about": dataset.source})
+            told = (False, None, None, None, str(problem))
+        rows.append({"name": name, **dict(zip(("here", "train", "test", "classes", "about"), told, strict=True))})
     show.rows(rows, as_json)
 
 

@@ -1,4 +1,4 @@
-"""kasync results: what is stored, whether it is so, and what leaves the store."""
+"""kasync report, live and results: pages of what was run or runs, what is stored, and whether it is so."""
 
 from __future__ import annotations
 
@@ -7,14 +7,68 @@ from typing import Annotated, Any
 
 import typer
 
+from kasync import experiments
+from kasync import report as reports
 from kasync.cli import show
 from kasync.cli.options import AsJson, Device
 from kasync.errors import UserError
+from kasync.experiments.store import TABLES
 
 app = typer.Typer(help="What is stored of runs, and whether it is so.", no_args_is_help=True)
 Folder = Annotated[Path, typer.Argument(help="A results folder, or one that holds several.")]
 Keys = Annotated[list[str] | None, typer.Option("--run", help="Only these keys, or patterns, mnist-*; repeatable.")]
 Target = Annotated[Path, typer.Option(help="A .csv or .parquet file of runs, or a folder for runs and metrics.")]
+Port = Annotated[int, typer.Option(help="Of the page that is served; 0 takes any.")]
+
+
+def report(
+    results: Annotated[Path, typer.Argument(help="A results folder, or the folder of one run.")] = Path("kasync-runs"),
+    html: Annotated[bool, typer.Option("--html", help="Also one self-contained page to look at.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Serve the page here and renew it while runs go on.")] = False,
+    port: Port = 8765,
+    figures: Annotated[bool, typer.Option(help="PNG and PDF figures.")] = True,
+    out: Annotated[Path | None, typer.Option(help="Folder for the report; RESULTS/report without it.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tables with the paper's numbers beside ours, figures, and the numbers as CSV. It only reads results.
+
+    Example: `kasync report kasync-runs --html`
+    """
+    from kasync.live import page
+
+    if page.is_live(results):  # of a federation that runs or ran
+        if live:
+            page.serve(results, port)
+        else:
+            print(page.write(results, out))
+    elif live:
+        reports.serve(results, port)
+    else:
+        written = reports.write(results, out, html=html, figures=figures)
+        if as_json:
+            show.value({"folder": str(written.folder), "written": [str(path) for path in written]})
+        for path in () if as_json else written:
+            print(path)
+
+
+def live(
+    folder: Annotated[Path, typer.Argument(help="The folder that record= of KAsync or RayFederation names.")],
+    port: Port = 8766,
+    html: Annotated[bool, typer.Option("--html", help="Write the page into the folder instead of serving it.")] = False,
+) -> None:
+    """Follow a running federation: accuracy, staleness, who is heard, what each client moves, and why not.
+
+    Example: `kasync live runs/hospital`
+    """
+    from kasync.live import page
+
+    if html:
+        print(page.write(folder))
+    else:
+        page.serve(folder, port)
+
+
+# ---- the store
 
 
 @app.command("ls")
@@ -23,9 +77,7 @@ def ls(folder: Folder = Path("results"), as_json: AsJson = False) -> None:
 
     Example: `kasync results ls results`
     """
-    from kasync.experiments import archive
-
-    show.rows(archive.listed(folder), as_json)
+    show.rows(experiments.archive.listed(folder), as_json)
 
 
 @app.command("show")
@@ -34,11 +86,9 @@ def show_(folder: Folder = Path("results"), run: Keys = None, as_json: AsJson = 
 
     Example: `kasync results show results/tuned --run 'mnist-wkafl-*'`
     """
-    from kasync.experiments import archive
-
     names: tuple[str, ...] = ("key", "experiment", "task", "rule", "staleness", "seed", "made.device", "precision")
     names += ("final_accuracy", "best_accuracy", "last_accuracy", "seconds")
-    rows, _ = archive.frames(folder, run or ())
+    rows, _ = experiments.archive.frames(folder, run or ())
     show.rows([{name.removeprefix("made."): row.get(name) for name in names} for row in rows], as_json)
 
 
@@ -69,10 +119,7 @@ def pack(folder: Folder = Path("kasync-runs"), as_json: AsJson = False) -> None:
 
     Example: `kasync results pack kasync-runs`
     """
-    from kasync.experiments import archive
-    from kasync.experiments.store import TABLES
-
-    packed = archive.pack(folder)
+    packed = experiments.archive.pack(folder)
     size = sum((folder / name).stat().st_size for name in TABLES if (folder / name).exists())
     show.rows([{"packed": packed, "store": str(folder), "MiB": size / 2**20}], as_json)
 
@@ -80,9 +127,7 @@ def pack(folder: Folder = Path("kasync-runs"), as_json: AsJson = False) -> None:
 @app.command("export")
 def export(
     folder: Folder = Path("results"),
-    out: Annotated[
-        Path, typer.Option(help="A .csv or .parquet file of runs, or a folder for runs and metrics.")
-    ] = Path("export"),
+    out: Target = Path("export"),
     run: Keys = None,
     as_json: AsJson = False,
 ) -> None:
@@ -90,9 +135,7 @@ def export(
 
     Example: `kasync results export results/tuned --out tuned.csv`
     """
-    from kasync.experiments import archive
-
-    written = archive.export(folder, out, run or ())
+    written = experiments.archive.export(folder, out, run or ())
     show.rows([{"file": str(path), "rows": rows} for path, rows in written.items()], as_json)
 
 
@@ -110,13 +153,11 @@ def rerun(
 
     Example: `kasync results rerun results/own-rule --sample 3 --run 'mnist-*'`
     """
-    from kasync.experiments import archive
-
-    stores = archive.stores(folder)
+    stores = experiments.archive.stores(folder)
     if len(stores) > 1:
         raise UserError(f"{folder} holds {len(stores)} stores: name one, {stores[0]}, say.")
     rows: list[dict[str, Any]] = []
-    for each in archive.rerun(folder, sample, out, run or (), device, seed):
+    for each in experiments.archive.rerun(folder, sample, out, run or (), device, seed):
         rows.append(vars(each))
         show.note(f"{each.key}: {'the same to the last bit' if each.same else 'not to the last bit'}", as_json)
     show.rows(rows, as_json)

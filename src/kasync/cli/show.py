@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import typer
+
+from kasync import experiments
+from kasync.files import plain
 
 ALWAYS = 2  # columns of a table that are shown however narrow the terminal is
 GAP = 2  # characters between two columns
@@ -74,8 +78,6 @@ def _word(name: str) -> int:
 
 def value(thing: Any) -> None:
     """One JSON value; numbers that are not finite become null."""
-    from kasync.files import plain
-
     print(json.dumps(plain(thing), indent=1, ensure_ascii=False))
 
 
@@ -94,19 +96,35 @@ def words(cell: Any) -> str:
     return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
 
 
+def progress(silent: bool, labels: Mapping[str, str] | None = None, track: str | None = None, *where: Any) -> Any:
+    """How far runs are, shown here and logged where somebody asks: `where` is group, folder and settings of runs."""
+    shown = experiments.display.fitting(silent, labels)
+    if track is None:
+        return shown
+    from kasync.report.loggers import tracked
+
+    return tracked(shown, track, *where)
+
+
+def failures(failed: Mapping[str, str]) -> None:
+    """Exit code 1 and a line for each if some runs failed."""
+    for name, why in failed.items():
+        typer.echo(f"kasync: {name} failed: {why}", err=True)
+    if failed:
+        raise typer.Exit(1)
+
+
 @contextmanager
-def interruptible(again: str | Callable[[], str]) -> Iterator[None]:
-    """Ctrl-C ends with a sentence that says how to go on (asked for when it happens), and exit code 130."""
+def interruptible(again: Callable[[], str] | None = None) -> Iterator[None]:
+    """Ctrl-C ends with a sentence that says how to go on (what was typed, if not told), and exit code 130."""
     try:
         yield
     except KeyboardInterrupt:
-        words = again if isinstance(again, str) else again()
+        words = again() if again else command_line()
         print(f"\nkasync: stopped. Go on with: {words}", file=sys.stderr)
         raise typer.Exit(130) from None
 
 
 def command_line() -> str:
     """What was typed."""
-    import shlex
-
     return shlex.join(["kasync", *sys.argv[1:]])
