@@ -16,7 +16,7 @@ from kasync.errors import UserError, unknown
 from kasync.experiments.experiment import Contender, Experiment, Task
 from kasync.experiments.store import Run
 from kasync.report import results as reading
-from kasync.report.figures import BAND, RANGE, draw_band, legend, line_style, looks, panels
+from kasync.report.figures import BAND, RANGE, draw_band, legend, looks, panels
 from kasync.report.numbers import AXES, band
 from kasync.statistics import FEW, Estimate, estimate
 from kasync.verdict import Difference
@@ -187,9 +187,7 @@ class Comparison:
         look = looks(self._contenders())
         for rule in self.rules:
             curves = [(run.rows[against], run.rows[metric]) for run in self.runs[rule].values() if metric in run.rows]
-            drawn = band(curves)
-            if drawn is not None:
-                draw_band(panel, drawn, line_style(look[rule], len(drawn.x)), rule)
+            draw_band(panel, band(curves), look[rule], rule)
         panel.set_xlabel(AXIS_WORDS[against])
         panel.set_ylabel(metric.replace("_", " "))
         if len(self.seeds) > 1:

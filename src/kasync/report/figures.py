@@ -18,7 +18,7 @@ from kasync.experiments.experiment import Contender, Task
 from kasync.experiments.settings import place_of
 from kasync.report.numbers import FOLD, Band, counts, during, evaluations, sweeps
 from kasync.report.results import ACCURACY, PRINTED, WORDS, Findings, Line, Results
-from kasync.statistics import FEW, LEVEL, Estimate, bands
+from kasync.statistics import FEW, LEVEL, bands
 
 FORMATS = ("png", "pdf")
 NO_DATES = {"png": {}, "pdf": {"CreationDate": None, "ModDate": None}}  # the same results give the same files
@@ -29,6 +29,8 @@ BAND, RANGE = f"{LEVEL:.0%} interval over seeds", "range of the seeds"
 DASH = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 MARKER = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "x": "x", "triangle-down": "v"}
 MARKER |= {"cross": "P", "star": "*"}
+FIRST = {"linestyle": "-", "linewidth": 2.4, "markersize": 7, "elinewidth": 1.4, "capsize": 3, "zorder": 5}  # on top
+OTHERS = {"linewidth": 1.0, "markersize": 4, "elinewidth": 0.6, "capsize": 1.5, "alpha": 0.85}
 
 # Colours of Okabe and Ito (Color Universal Design, 2008) without their yellow, which cannot be read on white, then
 # colours of Tol's muted scheme (2021); each with what stands for it on black.
@@ -119,34 +121,25 @@ def curves(experiment: Findings, tasks: Sequence[Task]) -> Any | None:
 
     Time is drawn in powers of ten where some runs last many times as long as others.
     """
-    ways = experiment.semantics
-    look = looks(experiment.rules)
+    ways, look, against = experiment.semantics, looks(experiment.rules), experiment.about.against
     shown = [(way, task) for way in ways for task in tasks]
     columns = len(tasks) if len(tasks) <= WIDE else NARROW
-    rows = -(-len(shown) // columns)
-    figure, axes = panels(rows, columns)
-    drawn = 0
+    figure, axes = panels(-(-len(shown) // columns), columns)
     for place, (panel, (way, task)) in enumerate(zip(axes.flat, shown, strict=False)):
         for line in experiment.beside(task, way):
-            band = evaluations(line, "accuracy", experiment.about.against)
-            if band is not None:
-                style = line_style(look[line.rule.label], len(band.x))
-                draw_band(panel, band, style, line.rule.title)
-                drawn += 1
-        panel.set_title(task.title if len(ways) == 1 else f"{task.title}\n{WORDS[way]}", fontsize=9)
+            draw_band(panel, evaluations(line, "accuracy", against), look[line.rule.label], line.rule.title)
+        panel.set_title(task.title if len(ways) == 1 else f"{task.title}\n{WORDS[way]}")
         if place >= len(shown) - columns:
-            panel.set_xlabel("virtual seconds" if experiment.about.against == "time" else "step", fontsize=9)
-        ends = [drawn_line.get_xdata()[-1] for drawn_line in panel.lines]
-        if experiment.about.against == "time" and ends and max(ends) > LONGER * min(ends):
+            panel.set_xlabel("virtual seconds" if against == "time" else "step")
+        ends = [line.get_xdata()[-1] for line in panel.lines]
+        if against == "time" and ends and max(ends) > LONGER * min(ends):
             panel.set_xscale("log")
         if place % columns == 0:
-            panel.set_ylabel("test accuracy", fontsize=9)
+            panel.set_ylabel("test accuracy")
     for panel in axes.flat[len(shown) :]:
         panel.set_visible(False)
     _share_heights(axes)
-    axes[0, 0].fill_between([], [], [], color="#555555", alpha=0.25, linewidth=0, label=band_words(experiment))
-    legend(figure, axes)
-    return figure if drawn else None
+    return _finished(figure, axes, band_words(experiment))
 
 
 def band_words(experiment: Findings) -> str:
@@ -154,10 +147,12 @@ def band_words(experiment: Findings) -> str:
     return BAND if max(len(line.runs) for line in experiment.lines) >= FEW else RANGE
 
 
-def draw_band(panel: Any, band: Band, style: dict[str, Any], label: str) -> None:
-    """The mean as a line, its interval as a band."""
-    panel.plot(band.x, band.mean, label=label, **style)
-    panel.fill_between(band.x, band.low, band.high, color=style["color"], alpha=0.16, linewidth=0)
+def draw_band(panel: Any, band: Band | None, look: Look, label: str) -> None:
+    """The mean as a line with about eight markers, its interval as a band; nothing where there is none."""
+    if band is not None:
+        style = line_style(look) | {"markersize": 4.5, "markevery": max(1, len(band.x) // 8), "linewidth": 1.6}
+        panel.plot(band.x, band.mean, label=label, **style)
+        panel.fill_between(band.x, band.low, band.high, color=look.colour, alpha=0.16, linewidth=0)
 
 
 def _share_heights(axes: Any) -> None:
@@ -174,47 +169,37 @@ def ladder(experiment: Findings, tasks: Sequence[Task]) -> Any | None:
 
     None where the tasks have fewer than two values of x or nothing is finished.
     """
-    if len({task.x for task in tasks if task.x is not None}) < 2:
+    places = sorted({task.x for task in tasks if task.x is not None})
+    if len(places) < 2 or not any(line.finished for line in experiment.lines):
         return None
-    ways = experiment.semantics
-    look = looks(experiment.rules)
+    ways, look = experiment.semantics, looks(experiment.rules)
     figure, axes = panels(1, len(ways), width=4.4, height=3.4, share_heights=True)
-    drawn = 0
     for panel, way in zip(axes[0], ways, strict=True):
         for rule in experiment.rules:
             lines = [line for task in tasks for line in experiment.beside(task, way) if line.rule is rule]
-            drawn += _ladder(panel, lines, look[rule.label])
-        panel.set_xticks(sorted({task.x for task in tasks if task.x is not None}))
-        panel.set_xlabel(experiment.about.x_title or "x", fontsize=9)
-        panel.set_title(WORDS[way], fontsize=9)
-    axes[0, 0].set_ylabel("final accuracy", fontsize=9)
+            _ladder(panel, [line for line in lines if line.task.x is not None], look[rule.label])
+        panel.set(xticks=places, xlabel=experiment.about.x_title or "x", title=WORDS[way])
+    axes[0, 0].set_ylabel("final accuracy")
     _share_heights(axes)
-    axes[0, 0].plot([], [], color="#555555", alpha=0.35, linewidth=4, label=band_words(experiment))
     if any(task.paper for task in tasks):
         axes[0, 0].plot([], [], marker="o", linestyle="", mfc="none", color="#555555", label="printed in the paper")
-    legend(figure, axes)
-    return figure if drawn else None
+    return _finished(figure, axes, band_words(experiment))
 
 
-def _ladder(panel: Any, lines: Sequence[Line], look: Look) -> int:
-    """One rule: means joined by a line, their intervals, and what is printed; how many points there were."""
-    placed = [(line.task.x, line) for line in lines if line.task.x is not None]
-    points = [(x, [*filter(None, ACCURACY.by_seed(line).values())]) for x, line in placed if line.finished]
+def _ladder(panel: Any, lines: Sequence[Line], look: Look) -> None:
+    """One rule: means joined by a line, their intervals, and what is printed."""
+    points = [(line.task.x, [*filter(None, ACCURACY.by_seed(line).values())]) for line in lines]
     points = [(x, values) for x, values in points if values]
     for x, values in points:
         _, low, high = bands([[value] for value in values])
         panel.plot([x, x], [low[0], high[0]], color=look.colour, alpha=0.35, linewidth=4, solid_capstyle="butt")
     if points:
-        means = [float(np.mean(values)) for _, values in points]
-        style = line_style(look, len(points)) | {"markersize": 5, "linewidth": 1.3}
-        panel.plot([x for x, _ in points], means, label=lines[0].rule.title, **style)
-    printed = [(x, value) for x, line in placed if (value := line.paper(PRINTED[ACCURACY.name])) is not None]
+        places, means = zip(*((x, np.mean(values)) for x, values in points), strict=True)
+        style = line_style(look) | {"markersize": 5, "linewidth": 1.3}
+        panel.plot(places, means, label=lines[0].rule.title, **style)
+    printed = [(line.task.x, value) for line in lines if (value := line.paper(PRINTED[ACCURACY.name])) is not None]
     if printed:
-        marker = MARKER[look.marker]
-        panel.plot(
-            *zip(*printed, strict=True), linestyle="", marker=marker, mfc="none", color=look.colour, markersize=8
-        )
-    return len(points)
+        panel.plot(*zip(*printed, strict=True), **line_style(look) | {"linestyle": "", "mfc": "none", "markersize": 8})
 
 
 def overview(experiment: Findings, tasks: Sequence[Task]) -> Any | None:
@@ -229,7 +214,6 @@ def overview(experiment: Findings, tasks: Sequence[Task]) -> Any | None:
     shown = {task.name: tuple(_value(task, tasks, name) for name in (first, across, down)) for task in tasks}
     marks, columns, rows = (list(dict.fromkeys(place[part] for place in shown.values())) for part in range(3))
     figure, axes = panels(len(rows), len(columns), 3.6, 0.22 * len(experiment.rules) + 0.9, share_heights=True)
-    drawn = 0
     for task in tasks:
         mark, column, row = shown[task.name]
         panel, style = axes[rows.index(row), columns.index(column)], look(marks.index(mark))
@@ -237,19 +221,17 @@ def overview(experiment: Findings, tasks: Sequence[Task]) -> Any | None:
             found = ACCURACY.estimate(line)
             if found is not None:
                 y = list(experiment.rules).index(line.rule)
-                kind = {"marker": MARKER[style.marker], "color": style.colour, "linestyle": "", "label": mark}
-                panel.errorbar([found.mean], [y], xerr=[found.half or 0.0], markersize=4.5, elinewidth=0.9, **kind)
-                drawn += 1
-        panel.set_title(", ".join(text for text in (column, row) if text), fontsize=9)
+                kind = line_style(style) | {"linestyle": "", "markersize": 4.5, "elinewidth": 0.9}
+                panel.errorbar([found.mean], [y], xerr=[found.half or 0.0], label=mark, **kind)
+        panel.set_title(", ".join(text for text in (column, row) if text))
     ends = [panel.get_xlim() for panel in axes.flat]
     for panel in axes.flat:
         panel.set_xlim(max(0.0, min(low for low, _ in ends)), min(1.0, max(high for _, high in ends)))
         panel.set_yticks(range(len(experiment.rules)), [rule.title for rule in experiment.rules])
         panel.set_ylim(len(experiment.rules) - 0.5, -0.5)
     for panel in axes[-1]:
-        panel.set_xlabel("final accuracy", fontsize=9)
-    legend(figure, axes)
-    return figure if drawn else None
+        panel.set_xlabel("final accuracy")
+    return _finished(figure, axes)
 
 
 def _value(task: Task, tasks: Sequence[Task], axis: str) -> str:
@@ -260,27 +242,20 @@ def _value(task: Task, tasks: Sequence[Task], axis: str) -> str:
 
 
 def held(experiment: Findings) -> Any | None:
-    """A panel for each task, or None while nothing is finished."""
+    """Mean staleness held: a panel for each task, or None while nothing is finished."""
     look = looks(experiment.rules)
     figure, axes = panels(1, len(experiment.tasks))
-    drawn = 0
     for panel, task in zip(axes[0], experiment.tasks, strict=True):
-        for line in (line for line in experiment.lines if line.task is task):
-            band = during(line, "held")
-            if band is None:
-                continue
-            style = line_style(look[line.rule.label], len(band.x))
-            draw_band(panel, band, style, line.rule.title)
-            drawn += 1
-        bounds = [run.summary["bound"] for line in experiment.lines if line.task is task for run in line.finished]
+        lines = [line for line in experiment.lines if line.task is task]
+        for line in lines:
+            draw_band(panel, during(line, "held"), look[line.rule.label], line.rule.title)
+        bounds = [run.summary["bound"] for line in lines for run in line.finished]
         if bounds:
             panel.axhline(bounds[0], color="black", linewidth=1.2, label="least mean by Appendix D")
-        panel.set_title(task.title, fontsize=9)
-        panel.set_xlabel("step", fontsize=9)
+        panel.set(title=task.title, xlabel="step")
         panel.set_ylim(bottom=0)
-    axes[0, 0].set_ylabel("mean staleness held, from 1", fontsize=9)
-    legend(figure, axes)
-    return figure if drawn else None
+    axes[0, 0].set_ylabel("mean staleness held, from 1")
+    return _finished(figure, axes)
 
 
 def motivation(experiment: Findings) -> Any | None:
@@ -288,23 +263,19 @@ def motivation(experiment: Findings) -> Any | None:
     rows = [(task, way) for way in experiment.semantics for task in experiment.tasks]
     look = looks(experiment.rules)
     figure, axes = panels(len(rows), 2)
-    drawn = 0
     for (histogram, scatter), (task, way) in zip(axes, rows, strict=True):
         lines = [line for line in experiment.beside(task, way) if line.finished]
         for place, line in enumerate(lines):
             _histogram(histogram, line, look[line.rule.label], place, len(lines))
             _scatter(scatter, line, look[line.rule.label])
-        drawn += len(lines)
-        histogram.set_title(f"{task.title}\n(a) gradients with a weight above 0.1", fontsize=9)
-        histogram.set_xlabel("number of predominant gradients", fontsize=9)
-        histogram.set_ylabel("share of steps", fontsize=9)
-        scatter.set_title(f"{task.title}\n(b) how stale are those that count", fontsize=9)
-        scatter.set_xlabel("average number of aggregated gradients, $N_{ave}(\\mu)$", fontsize=9)
-        scatter.set_ylabel("their average staleness", fontsize=9)
+        first = f"{task.title}\n(a) gradients with a weight above 0.1"
+        histogram.set(title=first, xlabel="number of predominant gradients", ylabel="share of steps")
+        second = f"{task.title}\n(b) how stale are those that count"
+        number = "average number of aggregated gradients, $N_{ave}(\\mu)$"
+        scatter.set(title=second, xlabel=number, ylabel="their average staleness")
         scatter.set_xlim(left=0)
         scatter.set_ylim(bottom=0)
-    legend(figure, axes)
-    return figure if drawn else None
+    return _finished(figure, axes)
 
 
 def _histogram(panel: Any, line: Line, look: Look, place: int, lines: int) -> None:
@@ -314,19 +285,17 @@ def _histogram(panel: Any, line: Line, look: Look, place: int, lines: int) -> No
     top = int(np.flatnonzero(shares > 0)[-1]) + 2
     width = 0.8 / lines
     x = np.arange(len(shares)) - 0.4 + width * (place + 0.5)
-    panel.bar(
-        x[:top], shares[:top], width, color=look.colour, hatch=("", "///", "...", "xx")[place % 4], edgecolor="white"
-    )
+    style = {"color": look.colour, "hatch": ("", "///", "...", "xx")[place % 4], "edgecolor": "white"}
+    panel.bar(x[:top], shares[:top], width, **style)
     panel.set_xticks(np.arange(max(top, round(panel.get_xlim()[1]))))
 
 
 def _scatter(panel: Any, line: Line, look: Look) -> None:
     """A point for each seed and mu, and the line through the means."""
     rows = [run.summary["aggregated"] for run in line.finished]
-    number = np.array([[row["number"] for row in run] for run in rows])  # [seeds, mus]
-    stale = np.array([[row["staleness"] for row in run] for run in rows])  # [seeds, mus]
-    panel.scatter(number, stale, s=14, color=look.colour, alpha=0.45, linewidths=0)
-    style = {"color": look.colour, "marker": MARKER[look.marker], "markersize": 5, "linewidth": 1.4}
+    number, stale = (np.array([[row[name] for row in run] for run in rows]) for name in ("number", "staleness"))
+    panel.scatter(number, stale, s=14, color=look.colour, alpha=0.45, linewidths=0)  # [seeds, mus] each
+    style = line_style(look) | {"linestyle": "-", "markersize": 5, "linewidth": 1.4}
     panel.plot(bands(number)[0], bands(stale)[0], label=line.rule.title, **style)
     last = -np.inf
     for mu, x, y in zip([row["mu"] for row in rows[0]], number.mean(0), stale.mean(0), strict=True):
@@ -337,27 +306,27 @@ def _scatter(panel: Any, line: Line, look: Look) -> None:
 
 
 def sensitivity(experiment: Findings) -> Any | None:
-    """A panel for each task, the first rule drawn on top; None while nothing is finished."""
+    """Accuracy at each rate: a panel for each task, the first rule drawn on top; None while nothing is finished."""
     found = list(sweeps(experiment))
     if not found:
         return None
     tasks = [task for task in experiment.tasks if any(sweep.task is task for sweep in found)]
-    rules = list({sweep.rule.label: sweep.rule for sweep in found}.values())
-    look = looks(rules)
+    look = looks(list({sweep.rule.label: sweep.rule for sweep in found}.values()))
     figure, axes = panels(1, len(tasks), width=5.2, height=4.2, share_heights=True)
     for panel, task in zip(axes[0], tasks, strict=True):
         panel.axvspan(FOLD**-0.5, FOLD**0.5, color="#000000", alpha=0.05, linewidth=0, label=f"{FOLD:g}-fold range")
         for sweep in (sweep for sweep in found if sweep.task is task):
-            style = point_style(look[sweep.rule.label], ours=sweep.rule == rules[0])
-            draw_means(panel, sweep.factors, sweep.accuracies, sweep.rule.title, style)
-        panel.set_xscale("log")
-        panel.set_title(task.title, fontsize=9)
-        panel.set_xlabel("learning rate / the rule's own", fontsize=9)
-    axes[0, 0].set_ylabel("final accuracy", fontsize=9)
+            style = line_style(look[sweep.rule.label]) | (FIRST if sweep.rule == found[0].rule else OTHERS)
+            heights, halves = zip(*((each.mean, each.half or 0.0) for each in sweep.accuracies), strict=True)
+            panel.errorbar(sweep.factors, heights, yerr=halves, label=sweep.rule.title, **style)
+        panel.set(xscale="log", title=task.title, xlabel="learning rate / the rule's own")
+    axes[0, 0].set_ylabel("final accuracy")
     low, high = axes[0, 0].get_ylim()
     axes[0, 0].set_ylim(max(low, 0.0), min(high, 1.0))
-    legend(figure, axes)
-    return figure
+    return _finished(figure, axes)
+
+
+# ---- how all of them look
 
 
 def panels(
@@ -380,6 +349,19 @@ def panels(
     return figure, axes
 
 
+def _finished(figure: Any, axes: Any, shade: str = "") -> Any | None:
+    """The figure with its legend and what the shade means, or None where nothing is drawn."""
+    if not any(len(line.get_xdata()) for panel in axes.flat for line in panel.lines):
+        return None
+    if shade:
+        axes[0, 0].fill_between([], [], [], color="#555555", alpha=0.25, linewidth=0, label=shade)
+    for panel in axes.flat:
+        for text in (panel.title, panel.xaxis.label, panel.yaxis.label):
+            text.set_fontsize(9)
+    legend(figure, axes)
+    return figure
+
+
 def legend(figure: Any, axes: Any) -> None:
     """One legend under all panels, every entry once, in as many columns as there is room for."""
     entries: dict[str, Any] = {}
@@ -398,35 +380,6 @@ def legend(figure: Any, axes: Any) -> None:
         )
 
 
-def line_style(look: Look, points: int) -> dict[str, Any]:
-    """Colour, dash, and about eight markers along the curve."""
-    return {
-        "color": look.colour,
-        "linestyle": DASH[look.dash],
-        "marker": MARKER[look.marker],
-        "markersize": 4.5,
-        "markevery": max(1, points // 8),
-        "linewidth": 1.6,
-    }
-
-
-def draw_means(panel: Any, x: Sequence[float], means: Sequence[Estimate], label: str, style: dict[str, Any]) -> None:
-    """Means with their intervals, joined by a line."""
-    heights = [each.mean for each in means]
-    panel.errorbar(x, heights, yerr=[each.half or 0.0 for each in means], label=label, **style)
-
-
-def point_style(look: Look, ours: bool) -> dict[str, Any]:
-    """How means with intervals are drawn: what should catch the eye solid, large and on top."""
-    style: dict[str, Any] = {"color": look.colour, "marker": MARKER[look.marker]}
-    if ours:
-        return style | {
-            "linestyle": "-",
-            "linewidth": 2.4,
-            "markersize": 7,
-            "elinewidth": 1.4,
-            "capsize": 3,
-            "zorder": 5,
-        }
-    thin = {"linewidth": 1.0, "markersize": 4, "elinewidth": 0.6, "capsize": 1.5, "alpha": 0.85}
-    return style | thin | {"linestyle": DASH[look.dash]}
+def line_style(look: Look) -> dict[str, Any]:
+    """Colour, dash and marker, in the words of matplotlib."""
+    return {"color": look.colour, "linestyle": DASH[look.dash], "marker": MARKER[look.marker]}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from kasync.experiments.experiment import Task
-from kasync.report.results import PERPLEXITY, Findings, Line, Measure, Results, judged, targets
-from kasync.report.tables import NOTHING, number, sooner, table, to_targets
+from kasync.report.results import Findings, Line, Measure, Results, judged, targets
+from kasync.report.tables import NOTHING, number, sooner, table, ties, to_targets
 from kasync.statistics import METHOD
-from kasync.verdict import Difference, between, compared, ranked
 
 HEAD = """# Leaderboard
 
@@ -47,29 +46,15 @@ def page(results: Results, folder: str) -> str:
 
 def overview(tasks: Sequence[tuple[Findings, Task]]) -> str:
     """A row for each rule, ordered by its mean place: on how many tasks it is first, and tied with the first."""
-    places: dict[str, list[int]] = {}
-    titles: dict[str, str] = {}
-    first: dict[str, int] = {}
-    tied: dict[str, int] = {}
+    found: dict[str, list[tuple[int, bool]]] = {}  # rule -> its place on each task, and whether that is (tied) first
     for experiment, task in tasks:
-        standing = _standing(experiment, task)
-        for place, (line, others) in enumerate(standing, 1):
-            label = line.rule.title
-            titles[label] = line.rule.title
-            places.setdefault(label, []).append(place)
-            first[label] = first.get(label, 0) + (place == 1)
-            tied[label] = tied.get(label, 0) + (place == 1 or 1 in others)
-    order = sorted(places, key=lambda label: sum(places[label]) / len(places[label]))
-    rows = [
-        [
-            titles[label],
-            f"{len(places[label])}",
-            f"{sum(places[label]) / len(places[label]):.1f}",
-            f"{first[label]}",
-            f"{tied[label]}",
-        ]
-        for label in order
-    ]
+        for place, (line, others) in enumerate(ties(experiment, task), 1):
+            found.setdefault(line.rule.title, []).append((place, place == 1 or 1 in others))
+    means = {title: sum(place for place, _ in mine) / len(mine) for title, mine in found.items()}
+    rows = []
+    for title, mean in sorted(means.items(), key=lambda pair: pair[1]):
+        first, tied = sum(place == 1 for place, _ in found[title]), sum(tied for _, tied in found[title])
+        rows.append([title, f"{len(found[title])}", f"{mean:.1f}", f"{first}", f"{tied}"])
     return table("## All tasks", ["rule", "tasks", "mean place", "first", "first or tied with it"], rows)
 
 
@@ -79,29 +64,11 @@ def board(experiment: Findings, task: Task) -> str:
     head = ["place", "rule", measure.title, "tied with", *(cost.title for cost in costs)]
     head += [f"sooner, {time.title}" for time in times]
     rows = []
-    for place, (line, others) in enumerate(_standing(experiment, task), 1):
+    for place, (line, others) in enumerate(ties(experiment, task), 1):
         cells = [_told(each, line) for each in costs]
         cells += [number(sooner(experiment, line, time), 2, len(line.runs)) for time in times]
         rows.append([f"{place}", line.rule.title, _told(measure, line), _places(others), *cells])
     return table(f"## {task.title}", head, rows)
-
-
-def _standing(experiment: Findings, task: Task) -> list[tuple[Line, list[int]]]:
-    """The lines of a task, the best first, each with the places of those that it is not told apart from."""
-    measure = judged(experiment)
-    lines = {line.rule.label: line for line in experiment.beside(task, experiment.semantics[0]) if line.finished}
-    finals: Mapping[str, Mapping[int, float | None]] = {label: measure.by_seed(line) for label, line in lines.items()}
-    order = [label for label, _ in ranked(finals, lower=measure is PERPLEXITY)]
-    gaps = compared(finals)
-    return [
-        (lines[label], [place for place, other in enumerate(order, 1) if other != label and _open(gaps, label, other)])
-        for label in order
-    ]
-
-
-def _open(gaps: Sequence[Difference], rule: str, other: str) -> bool:
-    gap = between(gaps, rule, other)
-    return gap is None or not gap.established
 
 
 def _told(measure: Measure, line: Line) -> str:

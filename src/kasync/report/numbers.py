@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -119,22 +119,6 @@ class Standing:
         return self.shortfall == 0.0
 
 
-@dataclass(frozen=True, eq=False)
-class Verdict:
-    """One rule over those tasks on which it has numbers; an extreme is (value, task)."""
-
-    rule: Contender
-    limit: bool
-    tasks: int
-    best: int
-    ahead: int
-    within: int
-    fastest: int
-    shortfall: tuple[float, Task] | None  # the largest
-    share: tuple[float, Task] | None  # the smallest
-    stability: tuple[float, Task] | None  # the largest
-
-
 def standings(experiment: Findings, task: Task, way: str) -> list[Standing]:
     """Of every rule that has numbers on one task under one semantics, in the order of the rules."""
     found = {line: each for line in experiment.beside(task, way) if (each := ACCURACY.estimate(line)) is not None}
@@ -159,37 +143,6 @@ def standings(experiment: Findings, task: Task, way: str) -> list[Standing]:
     return made
 
 
-def verdicts(experiment: Findings, tasks: Sequence[Task], way: str) -> list[Verdict]:
-    """Of every rule over these tasks, in the order of the rules."""
-    every = [each for task in tasks for each in standings(experiment, task, way)]
-    found = []
-    for rule in experiment.rules:
-        mine = [each for each in every if each.line.rule is rule]
-        if mine:
-            found.append(
-                Verdict(
-                    rule,
-                    mine[0].limit and way != ANY,
-                    len(mine),
-                    best=sum(each.best for each in mine),
-                    ahead=sum(each.ahead for each in mine),
-                    within=sum(each.within for each in mine),
-                    fastest=sum(each.fastest for each in mine),
-                    shortfall=_extreme(max, ((each.shortfall, each.line.task) for each in mine)),
-                    share=_extreme(min, ((_mean(each.share), each.line.task) for each in mine)),
-                    stability=_extreme(max, ((_mean(each.stability), each.line.task) for each in mine)),
-                )
-            )
-    return found
-
-
-def _extreme(
-    pick: Callable[..., tuple[float, Task]], pairs: Iterable[tuple[float | None, Task]]
-) -> tuple[float, Task] | None:
-    known = [(value, task) for value, task in pairs if value is not None]
-    return pick(known, key=lambda pair: pair[0]) if known else None
-
-
 def _beats(line: Line, other: Line) -> bool:
     found = ACCURACY.difference(line, other)
     return found is not None and found.excludes_zero and found.mean > 0
@@ -198,10 +151,6 @@ def _beats(line: Line, other: Line) -> bool:
 def _share(line: Line, limit: Line) -> Estimate | None:
     ours, most = ACCURACY.by_seed(line), ACCURACY.by_seed(limit)
     return estimate([value / most[seed] for seed, value in ours.items() if value is not None and most.get(seed)])  # type: ignore[operator]
-
-
-def _mean(found: Estimate | None) -> float | None:
-    return None if found is None else found.mean
 
 
 def verdicts_in_words(experiment: Findings) -> dict[str, dict[str, str]]:

@@ -10,7 +10,7 @@ from typing import Any
 from kasync.experiments.experiment import Contender, Task
 from kasync.experiments.settings import FRESH
 from kasync.files import csv_text
-from kasync.report.numbers import FOLD, KEPT, NEAR, Standing, standings, sweeps, verdicts
+from kasync.report.numbers import FOLD, KEPT, NEAR, Standing, standings, sweeps
 from kasync.report.results import (
     ACCURACY,
     ANY,
@@ -84,11 +84,11 @@ def race(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
     head += [f"{time.title}: {baseline} over this rule" for time in times]
     rows = []
     for task in tasks:
-        tied = told_apart(experiment, task)
+        standing = {line.rule.label: (place, others) for place, (line, others) in enumerate(ties(experiment, task), 1)}
         for line in experiment.beside(task, experiment.semantics[0]):
             cells = [number(each.estimate(line), each.digits, len(line.runs)) for each in (measure, *costs)]
-            if line.rule.label in tied:
-                cells[0] = f"{cells[0]} {WITHIN}" if tied[line.rule.label] else f"**{cells[0]}**"
+            place, others = standing.get(line.rule.label, (0, []))
+            cells[0] = f"**{cells[0]}**" if place == 1 else f"{cells[0]} {WITHIN}" if 1 in others else cells[0]
             printed = [line.paper(PRINTED.get(each.name, each.name)) for each in (measure, *costs)]
             cells = [_beside(cell, other) for cell, other in zip(cells, printed, strict=True)]
             cells += [number(sooner(experiment, line, time), 2, len(line.runs)) for time in times]
@@ -113,8 +113,8 @@ def sooner(experiment: Findings, line: Line, time: Measure) -> Estimate | None:
     return estimate(ratios(time.by_seed(theirs[0]), time.by_seed(line))) if theirs else None
 
 
-def told_apart(experiment: Findings, task: Task) -> dict[str, list[str]]:
-    """The best rule on a task, and what is not told apart from it: label -> those that are ahead, none for the best.
+def ties(experiment: Findings, task: Task) -> list[tuple[Line, list[int]]]:
+    """The lines of a task, the best first, each with the places of those that it is not told apart from.
 
     All pairs are compared, by paired t-tests with Holm's correction; the limit without staleness does not compete.
     """
@@ -122,13 +122,13 @@ def told_apart(experiment: Findings, task: Task) -> dict[str, list[str]]:
     lines = [line for line in experiment.beside(task, experiment.semantics[0]) if line.rule.rule != FRESH]
     finals = {line.rule.label: measure.by_seed(line) for line in lines}
     order = [label for label, _ in ranked(finals, lower=measure is PERPLEXITY)]
-    gaps = compared(finals)
-    found: dict[str, list[str]] = {order[0]: []} if order else {}
-    for label in order[1:]:
-        gap = between(gaps, order[0], label)
-        if gap is None or not gap.established:
-            found[label] = order[:1]
-    return found
+    gaps, by_label = compared(finals), {line.rule.label: line for line in lines}
+
+    def tied(rule: str, other: str) -> bool:
+        gap = between(gaps, rule, other)
+        return rule != other and (gap is None or not gap.established)
+
+    return [(by_label[one], [place for place, other in enumerate(order, 1) if tied(one, other)]) for one in order]
 
 
 def _about(experiment: Findings) -> str:
@@ -279,22 +279,35 @@ def _corrected(experiment: Findings, first: Contender) -> dict[tuple[str, str], 
 
 
 def verdict(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
-    """How often each rule is the best one, and where it falls short most."""
-    rows, paced = [], _has_limit(experiment)
-    for each in verdicts(experiment, tasks, experiment.semantics[0]):
-        counts = [f"{count} of {each.tasks}" for count in (each.best, each.ahead, each.within)]
-        counts.append(f"{each.fastest} of {each.tasks}" if paced else NOTHING)
+    """How often each rule is the best one, and where it falls short most; of the limit only where it falls short."""
+    way, paced, rows = experiment.semantics[0], _has_limit(experiment), []
+    every = [each for task in tasks for each in standings(experiment, task, way)]
+    for rule in experiment.rules:
+        mine = [each for each in every if each.line.rule is rule]
+        if not mine:
+            continue
+        judged = ("best", "ahead", "within", "fastest") if paced else ("best", "ahead", "within")
+        counts = [f"{sum(getattr(each, what) for each in mine)} of {len(mine)}" for what in judged]
+        counts = [NOTHING] * 4 if mine[0].limit and way != ANY else [*counts, NOTHING][:4]
         extremes = [
-            NOTHING if extreme is None else f"{extreme[0]:{form}} ({extreme[1].title})"
-            for extreme, form in ((each.shortfall, ".4f"), (each.share, ".1%"), (each.stability, ".4f"))
+            _extreme(max, mine, [each.shortfall for each in mine], ".4f"),
+            _extreme(min, mine, [each.share and each.share.mean for each in mine], ".1%"),
+            _extreme(max, mine, [each.stability and each.stability.mean for each in mine], ".4f"),
         ]
-        rows.append([each.rule.title, *([NOTHING] * 4 if each.limit else counts), *extremes])
+        rows.append([rule.title, *counts, *extremes])
     head = [
         *("rule", "best", "ahead of every other, paired", "best or within the best's interval"),
         f"first to {NEAR:.0%} of the limit",
         *("largest shortfall to the best", "smallest share of the limit", "least steady"),
     ]
     return table(f"### {name}: verdict over {len(tasks)} tasks", head, rows)
+
+
+def _extreme(pick: Callable[..., Any], standings: Sequence[Standing], values: Sequence[Any], form: str) -> str:
+    """The largest or smallest of the values there are, and the task that it is of."""
+    known = [(value, each.line.task) for value, each in zip(values, standings, strict=True) if value is not None]
+    value, task = pick(known, key=lambda pair: pair[0], default=(None, None))
+    return NOTHING if task is None else f"{value:{form}} ({task.title})"
 
 
 def _has_limit(experiment: Findings) -> bool:
