@@ -12,7 +12,7 @@ from kasync.experiments import experiment as catalogue
 from kasync.experiments import grid, tune
 from kasync.experiments.display import Display, Lines
 from kasync.experiments.experiment import Tuned
-from kasync.experiments.runner import Described
+from kasync.experiments.runner import described
 from kasync.experiments.store import Store
 
 MINE = """
@@ -336,7 +336,7 @@ def test_a_grid_of_several_precisions_or_kinds_of_device_is_refused(mine, tmp_pa
 @pytest.mark.parametrize(("precision", "lanes"), [("float32", 2), ("tf32", 1)])
 def test_runs_that_round_share_a_gpu_with_no_other_thread(mine, tmp_path, monkeypatch, precision, lanes):
     runs = {
-        cell.settings.name: Described(cell.settings) for cell in cells_of(mine, device="cuda:0", precision=precision)
+        cell.settings.name: described(cell.settings) for cell in cells_of(mine, device="cuda:0", precision=precision)
     }
     made, threads = [], []
     monkeypatch.setattr(grid, "_make_stack", lambda stack, out, display, stop, spread: made.extend(stack))

@@ -6,7 +6,7 @@ from kasync import lock
 from kasync.experiments import experiment as catalogue
 from kasync.experiments import grid
 from kasync.experiments.grid import stacks
-from kasync.experiments.runner import Described, Stopped, run, run_together
+from kasync.experiments.runner import Stopped, described, run, run_together
 from kasync.experiments.settings import RunSettings
 from kasync.files import read_json
 
@@ -19,7 +19,7 @@ def settings(**changes):
 
 
 def sizes(runs, most=100):
-    return [len(stack) for stack in stacks({run.name: Described(run) for run in runs}, most)]
+    return [len(stack) for stack in stacks({run.name: described(run) for run in runs}, most)]
 
 
 def test_runs_that_differ_in_seed_rate_partition_arrivals_or_semantics_are_stacked():
@@ -63,13 +63,13 @@ COMPARED = [(name, each.label) for name in ("recall", "recall_ablation") for eac
 def test_every_rule_that_is_compared_can_be_stacked_over_arrivals_partitions_and_rates(tmp_path, experiment, rule):
     plan = grid.plan([experiment], seeds=1, rules=[rule], overrides={"steps": 4, "clients": 40})
     runs = [(cell.settings, tmp_path / cell.settings.name) for cell in plan.cells]
-    assert [len(stack) for stack in stacks({each.name: Described(each) for each, _ in runs}, 100)] == [len(runs)]
+    assert [len(stack) for stack in stacks({each.name: described(each) for each, _ in runs}, 100)] == [len(runs)]
     assert {summary["stacked"] for summary in run_together(runs)} == {len(runs)}
 
 
 def test_no_stack_is_larger_than_asked_and_no_run_is_lost():
     plan = grid.plan(["staleness"], scale="quick", staleness="both")
-    wanted = {cell.settings.name: Described(cell.settings) for cell in plan.cells}
+    wanted = {cell.settings.name: described(cell.settings) for cell in plan.cells}
     made = list(stacks(wanted, 3))
     assert max(map(len, made)) == 3
     assert sorted(name for stack in made for name in stack) == sorted(wanted)

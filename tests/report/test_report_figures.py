@@ -8,7 +8,7 @@ from PIL import Image
 
 from kasync import rules as known
 from kasync.experiments.experiment import Contender
-from kasync.experiments.settings import FRESH, place_of
+from kasync.experiments.settings import FRESH, built_in
 from kasync.report import results as reading
 from kasync.report.figures import COLOURS, figures_of, looks, save
 
@@ -81,5 +81,5 @@ def test_a_well_known_rule_looks_the_same_in_every_experiment_and_no_colour_come
     assert len({each.colour for each in look.values()}) == len(rules)
     assert len({each.dark for each in look.values()}) == len(rules)
     assert look["twafl"] == looks([Contender("x", "x"), Contender("twafl", "twafl")])["twafl"]
-    places = {place_of(label): look[label].colour for label in look if place_of(label) is not None}
+    places = {facts.place: look[label].colour for label in look if (facts := built_in(label))}
     assert [places[place] for place in range(8)] == [colour for colour, _ in COLOURS[:8]]

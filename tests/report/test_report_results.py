@@ -12,6 +12,7 @@ from kasync.experiments.store import run_in
 from kasync.report import results as reading
 from kasync.report import write
 from kasync.report.numbers import band, during, evaluations
+from kasync.report.results import ACCURACY
 
 
 def digest(folder):
@@ -45,7 +46,7 @@ def test_a_report_only_reads_the_results(small, tmp_path):
 def test_a_run_folder_and_a_folder_of_runs_are_read_as_well(small, experiments):
     line = experiments["staleness-quick"].lines[0]
     alone = reading.read(small / "runs" / line.runs[0].key).experiments[0]
-    assert [each.values("final_accuracy") for each in alone.lines] == [{0: line.values("final_accuracy")[0]}]
+    assert [ACCURACY.by_seed(each) for each in alone.lines] == [{0: ACCURACY.by_seed(line)[0]}]
     together = reading.read(small / "runs").experiments[0]
     assert sum(len(each.runs) for each in together.lines) == len(list((small / "runs").iterdir()))
 

@@ -10,6 +10,7 @@ from kasync.experiments import experiment as catalogue
 from kasync.experiments.store import Store, run_in
 from kasync.report import results as reading
 from kasync.report import tables as sheets
+from kasync.report.results import ACCURACY, STABILITY
 from kasync.report.tables import difference, markdown, number, sections
 from kasync.statistics import Estimate
 
@@ -40,7 +41,7 @@ def test_a_row_has_the_papers_number_and_ours_under_both_semantics(experiments):
         assert column in head
     lines = experiments["staleness-quick"].lines
     for line in (line for line in lines if line.task.name == "digits-25" and line.rule.label == "wkafl"):
-        mean = np.mean(list(line.values("final_accuracy").values()))
+        mean = np.mean(list(ACCURACY.by_seed(line).values()))
         assert f"{mean:.4f} ± " in row
     assert "| 0.9734 |" in row
     assert "| 0.0060 |" in row
@@ -63,7 +64,8 @@ def test_every_row_of_a_table_has_as_many_cells_as_its_head(small):
 
 def test_the_differences_are_those_of_the_runs(small, experiments):
     lines = {line.rule.label: line for line in experiments["staleness-quick"].lines[:5] if line.staleness == "true"}
-    by_hand = [lines["wkafl"].values("stability")[seed] - lines["twafl"].values("stability")[seed] for seed in (0, 1)]
+    ours, theirs = (STABILITY.by_seed(lines[label]) for label in ("wkafl", "twafl"))
+    by_hand = [ours[seed] - theirs[seed] for seed in (0, 1)]
     rows = cells_of(sheets.differences(reading.read(small)))
     place = {"task": "digits-25", "staleness": "true", "rule": "wkafl", "minus": "twafl", "number": "stability"}
     found = next(row for row in rows if place.items() <= row.items() and row["experiment"] == "staleness-quick")

@@ -99,7 +99,10 @@ def test_the_verdict_counts_tasks_and_names_the_worst(experiment):
     assert ours[:4] == ["OURS", "2 of 4", "1 of 4", "3 of 4"]
     assert theirs[:4] == ["THEIRS", "2 of 4", "2 of 4", "2 of 4"]
     assert (weak[1], weak[3]) == ("0 of 4", "0 of 4")
-    assert ours[5:7] == ["0.1000 (Data, large, even)", "75.8% (Data, large, even)"]  # .50 beside .60 and the limit's .66
+    assert ours[5:7] == [
+        "0.1000 (Data, large, even)",
+        "75.8% (Data, large, even)",
+    ]  # .50 beside .60 and the limit's .66
     assert fresh[1:6] == ["–"] * 5  # the limit competes with nobody
 
 

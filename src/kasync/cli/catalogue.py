@@ -56,7 +56,7 @@ def ls(root: Root = "", as_json: AsJson = False) -> None:
     """
     from kasync import data as sets
 
-    rows = []
+    rows, told = [], tuple[Any, ...]()
     for name in sets.names():
         try:
             found = sets.load(name, root or None)

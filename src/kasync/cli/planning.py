@@ -107,7 +107,7 @@ def plan(
         return lambda k, steps: build.timeline_of(replace(plain, k=k, steps=steps))
 
     rates: list[float | None] = [None] if lr is None else numbers("lr", lr, float)
-    known, raced = _constants(constants), ()
+    known, raced = _constants(constants), tuple[theory.Pilot, ...]()
     if pilot:
         seeded, tell = range(seed, seed + seeds), lambda words: show.note(words, silent)
         with show.interruptible():

@@ -146,36 +146,24 @@ class Planned:
         return fingerprint.of(one.data.name, one.data.clients, type(one.model).__name__, repr(one.work), shape)[:6]
 
     @property
-    def steps(self) -> int:
-        return self.ready.timeline.steps
-
-    @property
-    def device(self) -> str:
-        return str(self.options["device"])
-
-    @property
-    def precision(self) -> str:
-        return str(self.options["precision"])
-
-    @property
-    def alike(self) -> str:
-        """What cannot be stacked all the same is told when it is tried."""
-        return self.label
+    def wanted(self) -> runner.Wanted:
+        """As a grid makes it; what cannot be stacked although it has the same label is told when it is tried."""
+        options = self.options
+        return runner.Wanted(
+            self.ready.timeline.steps, str(options["device"]), str(options["precision"]), self.label, self.open
+        )
 
     def simulation(self, **checkpoint: Any) -> simulator.Simulation:
         one = self.ready
         given = {"seed": self.seed, **self.options, **checkpoint}
         return simulator.simulate(one.model, one.data, one.rule, one.timeline, one.work, **given)
 
-    def begun(self, folder: Path) -> dict[str, Any]:
-        return {}  # its key says all that decides its numbers
-
     def open(
         self, folder: Path, begun: Mapping[str, Any], checkpoint_every: float | None, spread: Mapping[str, Any]
     ) -> runner.Opened:
         place = {"checkpoint": folder / runner.CHECKPOINT, "checkpoint_every": checkpoint_every}
         found = self.simulation(**(place if checkpoint_every is not None else {}))
-        about = runner.made_with(self.device, self.ready.data.source, found.memory.hold)
+        about = runner.made_with(str(self.options["device"]), self.ready.data.source, found.memory.hold)
         files.write(folder / "run.toml", files.toml_text(self.settings() | {"made": about}))
         return runner.Opened(folder, self.ready, found)
 
@@ -218,7 +206,7 @@ def planned(task: Task, contender: Contender, seed: int) -> Planned:
 
 def make(wanted: Sequence[Planned], folder: Path, display: Display, jobs: int = 1) -> dict[str, str]:
     """Make every run that is not finished; why those that failed did, by key. Whatever one raises, the rest goes on."""
-    runs = {one.key: one for one in wanted}
+    runs = {one.key: one.wanted for one in wanted}
     made = grid.make_runs(runs, folder, display, lambda missing, shown: grid.make_local(missing, folder, shown, jobs))
     return dict(made.failed)
 

@@ -14,7 +14,7 @@ import numpy as np
 from kasync import files
 from kasync.errors import UserError
 from kasync.experiments import metrics
-from kasync.experiments.experiment import Contender, Experiment, Task, cell_record, load, names
+from kasync.experiments.experiment import Experiment, cell_record, load, names
 from kasync.experiments.runner import run as make
 from kasync.experiments.settings import RunSettings
 from kasync.experiments.store import ABOUT, TABLES, Run, Store, run_in, write_table
@@ -54,31 +54,23 @@ def pack(folder: Path) -> int:
 def _converted(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """An experiment and its cells from a list of version 0.1, which had axes and factors in titles and labels only."""
     known = load(table["name"], table["scale"]) if table["name"] in names() else None
-    tasks = {task.name: task for task in known.tasks} if known else {}
-    rules = {rule.label: rule for rule in known.rules} if known else {}
-    for row in table["tasks"]:
-        short = row["title"].removeprefix(f"{row.get('group')}, ")
-        own = {name: row[name] for name in ("group", "x", "stands_for", "note", "paper") if row.get(name)}
-        old = Task(row["name"], short, **own)
-        task = tasks.get(row["name"])
-        tasks[row["name"]] = replace(old, axes=task.axes, names=task.names) if task else old
-    for row in table["rules"]:
-        rules.setdefault(row["label"], Contender(row["label"], row["rule"], row["title"]))
-    wanted = ("name", "scale", "title", "shows", "command", "figures", "kind", "targets", "tuned")
-    about = Experiment(
-        rules=[rules[row["label"]] for row in table["rules"]],
-        tasks=[tasks[row["name"]] for row in table["tasks"]],
-        x_title=known.x_title if known else "",
-        **{name: table[name] for name in wanted if table.get(name) is not None},
-    )
-    cells = [
-        cell_record(tasks[row["task"]], rules[row["rule"]], row["staleness"], row["seed"], Path(row["run"]).name)
-        for row in table["cells"]
+    axes = {each.name: {"axes": each.axes, "names": each.names} for each in (known.tasks if known else ())}
+    rates = {each.label: vars(each) for each in (known.rules if known else ())}
+    tasks = [
+        {name: value for name, value in row.items() if value is not None}
+        | {"short": row["title"].removeprefix(f"{row.get('group')}, "), **axes.get(row["name"], {})}
+        for row in table["tasks"]
     ]
+    rules = [{**row, "name": row["title"], **rates.get(row["label"], {})} for row in table["rules"]]
+    about = Experiment.of({**table, "tasks": tasks, "rules": rules, "x_title": known.x_title if known else ""})
+    by_name, by_label = {each.name: each for each in about.tasks}, {each.label: each for each in about.rules}
     record = about.record()
     for new, row in zip(record["tasks"], table["tasks"], strict=True):
         new["problem"] = row.get("problem", "")
-    return record, cells
+    return record, [
+        cell_record(by_name[row["task"]], by_label[row["rule"]], row["staleness"], row["seed"], Path(row["run"]).name)
+        for row in table["cells"]
+    ]
 
 
 # ---- what there is
@@ -94,15 +86,9 @@ def listed(folder: Path) -> list[dict[str, Any]]:
             mine = [cell for cell in cells if cell["experiment"] == name]
             runs = [store.run(key) for key in sorted({cell["key"] for cell in mine})]
             done = [run for run in runs if run.finished]
-            row = {
-                "store": path.as_posix(),
-                "experiment": name,
-                "finished": len(done),
-                "planned": len(runs),
-                "tasks": len(about["tasks"]),
-                "rules": len(about["rules"]),
-                "seeds": len({cell["seed"] for cell in mine}),
-            }
+            row = {"store": path.as_posix(), "experiment": name, "finished": len(done), "planned": len(runs)}
+            row |= {"tasks": len(about["tasks"]), "rules": len(about["rules"])}
+            row |= {"seeds": len({cell["seed"] for cell in mine})}
             row["device"] = _all({run.made.get("device") for run in done})
             rows.append(row | {"precision": _all({cell.get("precision") for cell in mine})})
         loose = len(set(store.every()) - {cell["key"] for cell in cells})

@@ -6,7 +6,7 @@ import functools
 import json
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -180,16 +180,13 @@ def data_of(settings: RunSettings) -> FederatedData:
 @functools.lru_cache(maxsize=8)
 def _federated(decisive: str) -> FederatedData:
     settings = RunSettings.of({name: value for name, value in json.loads(decisive).items() if value is not None})
-    found = (
-        _own_data(settings)
-        if components.is_own(settings.dataset)
-        else _dataset(settings.dataset, settings.root, json.dumps(dict(settings.data), sort_keys=True))
-    )
-    if isinstance(found, FederatedData):
-        held = found
+    if components.is_own(settings.dataset):
+        held = _own_data(settings)
     else:
+        held = _dataset(settings.dataset, settings.root, json.dumps(dict(settings.data), sort_keys=True))
+    if isinstance(held, Dataset):
         way = data.partition.build(settings.partition.kind, **settings.partition.settings)
-        held = data.federate(found, way(found, settings.clients, settings.seed), settings.scale)
+        held = data.federate(held, way(held, settings.clients, settings.seed), settings.scale)
     return held.validation(settings.validation, settings.seed) if settings.validation else held
 
 
@@ -256,11 +253,7 @@ def _plain(name: str, value: Any) -> Any:
         kind = table.pop("kind", None)
         if kind not in DISCOUNTS:
             raise unknown("discount", str(kind), DISCOUNTS)
-        known = [each.name for each in fields(DISCOUNTS[kind])]
-        for setting in table:
-            if setting not in known:
-                raise unknown(f"setting of discount {kind!r}", setting, known)
-        return DISCOUNTS[kind](**table)
+        return components.made(f"discount {kind!r}", DISCOUNTS[kind], table, {})
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -192,13 +192,7 @@ class Experiment:
         return cells
 
     def _cell(
-        self,
-        task: Task,
-        rule: Contender,
-        semantics: str,
-        seed: int,
-        tuned: Tuned | None,
-        overrides: Mapping[str, Any],
+        self, task: Task, rule: Contender, semantics: str, seed: int, tuned: Tuned | None, overrides: Mapping[str, Any]
     ) -> Cell:
         assert task.problem is not None
         table = merged(task.problem.run, task.run, rule.run, {"seed": seed, "staleness": semantics}, overrides)
@@ -371,23 +365,20 @@ def read(path: Path, scale: str = "quick") -> Experiment:
         table = {**files.read_toml(path.parent / str(table.pop("include"))), **table}
     _only(table, KEYS, where)
     _needs(table, ("title", "shows", "command", "rules"), str(path))
-    seeds = table.get("seeds", {})
-    _only(seeds, SCALES, f"[seeds] of {where}")
-    for key, known in (("kind", KINDS), ("metric", METRICS)):
-        if table.get(key, known[0]) not in known:
-            raise unknown(f"{key} in {where}", table[key], known)
+    _only(table.get("seeds", {}), SCALES, f"[seeds] of {where}")
+    for key, options in (("kind", KINDS), ("metric", METRICS), ("baseline", table["rules"])):
+        if table.get(key, options[0]) not in options:
+            raise unknown(f"{key} in {where}", table[key], options)
     for cost in table.get("costs", ()):
         if cost not in COSTS:
             raise unknown(f"cost in {where}", cost, COSTS)
     variants = {label: _variant(label, row, where) for label, row in table.get("variants", {}).items()}
     rules = [variants.get(label) or Contender(label, label) for label in table["rules"]]
-    if table.get("baseline", table["rules"][0]) not in table["rules"]:
-        raise unknown(f"baseline in {where}", table["baseline"], table["rules"])
-    axes = table.get("axes", {})
     own = {
         name: _problem(f"{path.stem}-{name}", row, f"[problems.{name}] of {where}")
         for name, row in table.get("problems", {}).items()
     }
+    axes = table.get("axes", {})
     tasks = {
         each: [_task(task, own, f"[[{each}]] of {where}") for row in table[each] for task in crossed(row, axes, where)]
         for each in SCALES
@@ -395,20 +386,12 @@ def read(path: Path, scale: str = "quick") -> Experiment:
     }
     if scale not in tasks:
         raise unknown(f"scale of {path.stem}", scale, tasks)
-    names = ("title", "shows", "command", "kind", "x_title", "against", "metric", "baseline")
-    texts = {name: table[name] for name in names if name in table}
-    if "costs" in table:
-        texts["costs"] = tuple(table["costs"])
-    return Experiment(
-        name=path.stem,
-        rules=_at_rates(rules, table["rates"], where) if "rates" in table else rules,
-        tasks=tasks[scale],
-        scale=scale,
-        seeds={**SEEDS, **seeds}[scale],
-        figures=tuple(table.get("figures", ())),
-        targets=tuple(table.get("targets", ())),
-        **texts,
-    )
+    said: dict[str, Any] = dict(_known(table, Experiment))
+    said |= {name: tuple(value) for name, value in said.items() if isinstance(value, list)}
+    said |= {"name": path.stem, "tasks": tasks[scale], "scale": scale}
+    said["seeds"] = {**SEEDS, **table.get("seeds", {})}[scale]
+    said["rules"] = _at_rates(rules, table["rates"], where) if "rates" in table else rules
+    return Experiment(**said)
 
 
 def crossed(row: Mapping[str, Any], axes: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
@@ -452,13 +435,8 @@ def _task(row: Mapping[str, Any], problems: Mapping[str, Problem], where: str) -
     run = row.get("run", {})
     _only(run, _names(RunSettings) | SHORT, f"run of {row['name']!r} in {where}")
     own = {name: value for name, value in row.items() if name != "title"}
-    return Task(
-        **{
-            **own,
-            "short": row.get("title", row["name"]),
-            "problem": problems.get(row["problem"]) or problem(row["problem"]),
-        }
-    )
+    suits = problems.get(row["problem"]) or problem(row["problem"])
+    return Task(**own | {"short": row.get("title", row["name"]), "problem": suits})
 
 
 def _variant(label: str, row: Mapping[str, Any], where: str) -> Contender:
@@ -478,16 +456,12 @@ def _at_rates(rules: Sequence[Contender], factors: Any, where: str) -> list[Cont
     ]
 
 
-def problem_names() -> list[str]:
-    """The problems there are."""
-    return sorted(path.stem for path in PROBLEMS.glob("*.toml"))
-
-
 @cache
 def problem(name: str) -> Problem:
     """The problem of this name."""
-    if name not in problem_names():
-        raise unknown("problem", name, problem_names())
+    known = sorted(path.stem for path in PROBLEMS.glob("*.toml"))
+    if name not in known:
+        raise unknown("problem", name, known)
     return read_problem(PROBLEMS / f"{name}.toml")
 
 
@@ -516,15 +490,8 @@ def _needs(table: Mapping[str, Any], names: Sequence[str], where: str) -> None:
 
 # ---- a person who names only rules and a data set
 
-SUITS = {  # data set -> problem
-    "digits": "digits",
-    "mnist": "mnist",
-    "emnist-mnist": "mnist",
-    "emnist-byclass": "femnist",
-    "femnist": "femnist",
-    "cifar10": "cifar10",
-    "celeba": "celeba",
-}
+SUITS = {name: name for name in ("digits", "mnist", "femnist", "cifar10", "celeba")}  # data set -> problem
+SUITS |= {"emnist-mnist": "mnist", "emnist-byclass": "femnist"}
 SIZES = {"clients": 300, "k": 10}  # where neither the person nor the problem says
 MAIN = "kasync_sgd"  # a rule without settings of its own on a problem takes the learning rate of this one
 FALLBACK = Problem("own", "own", {"steps": 1000}, {MAIN: {"lr": 0.05}})

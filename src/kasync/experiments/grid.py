@@ -14,7 +14,7 @@ from kasync.errors import UserError, unknown
 from kasync.experiments import experiment as catalogue
 from kasync.experiments.display import Display
 from kasync.experiments.experiment import Cell, Experiment, Tuned
-from kasync.experiments.runner import Described, Stopped, Wanted, Watch, run, run_together, tidy
+from kasync.experiments.runner import Stopped, Wanted, Watch, described, run, run_together, tidy
 from kasync.experiments.store import Store, one_kind
 
 ENGINES = ("local", "ray")
@@ -75,21 +75,12 @@ def semantics(text: str) -> Sequence[str]:
     return BOTH if text == "both" else tuple(text.split(","))
 
 
-def carry_out(
-    made: Plan,
-    out: Path,
-    *,
-    engine: str = "local",
-    jobs: int = 1,
-    workers: int | None = None,
-    address: str | None = None,
-    display: Display | None = None,
-) -> Outcome:
-    """Record the experiments and make their runs; what is finished is skipped, what is not continues."""
+def carry_out(made: Plan, out: Path, **where: Any) -> Outcome:
+    """Record the experiments and `make` their runs; what is finished is skipped, what is not continues."""
     store = Store(out)
     for one, cells in made.experiments:
         store.record(one.key, one.record(), [cell.record() for cell in cells])
-    return make(made.cells, out, engine=engine, jobs=jobs, workers=workers, address=address, display=display)
+    return make(made.cells, out, **where)
 
 
 @dataclass(frozen=True)
@@ -126,7 +117,7 @@ def make(
         from kasync.experiments.ray_engine import make_all
 
         return make_runs(runs, out, display, lambda missing, shown: make_all(missing, out, shown, jobs, address))
-    wanted = {name: Described(settings) for name, settings in runs.items()}
+    wanted = {name: described(settings) for name, settings in runs.items()}
     return make_runs(wanted, out, display, lambda missing, shown: make_local(missing, out, shown, jobs, spread))
 
 

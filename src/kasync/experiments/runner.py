@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +24,6 @@ from kasync.experiments.build import Ready, ready, simulation, timeline_of
 from kasync.experiments.metrics import COLUMNS, rows_of, told
 from kasync.experiments.settings import ELSEWHERE, NO_RULE, RunSettings, facts_of
 from kasync.simulator import Record, Simulation, together
-from kasync.timelines import Timeline
 
 CHECKPOINT = "checkpoint.safetensors"
 MAY_DIFFER = ("seed", "staleness", "validation", "partition", "arrivals", "data")  # between runs of one stack
@@ -43,31 +43,6 @@ class Watch:
     say: Callable[[str], None] = lambda words: None
 
 
-class Wanted(Protocol):
-    """A run that somebody described, by settings or by values of Python."""
-
-    @property
-    def steps(self) -> int: ...
-
-    @property
-    def device(self) -> str: ...
-
-    @property
-    def precision(self) -> str: ...
-
-    @property
-    def alike(self) -> str | None:
-        """Equal for runs that may be stacked; None for one that cannot be."""
-
-    def begun(self, folder: Path) -> dict[str, Any]:
-        """What an earlier sitting wrote about itself; a folder of another run is refused."""
-
-    def open(
-        self, folder: Path, begun: Mapping[str, Any], checkpoint_every: float | None, spread: Mapping[str, Any]
-    ) -> Opened:
-        """Ready to go on in the folder."""
-
-
 @dataclass(frozen=True, eq=False)
 class Opened:
     """A run that is ready to go on in its folder; it ends after `accepted` steps that took something, if not 0."""
@@ -76,6 +51,24 @@ class Opened:
     parts: Ready
     simulation: Simulation
     accepted: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """A run that somebody described, by settings or by values of Python.
+
+    alike   equal for runs that may be stacked; None for one that cannot be
+    open    folder, what it says of itself, seconds between checkpoints, how work is spread -> ready to go on;
+            or the summary of a run that trains nothing
+    begun   folder -> what an earlier sitting wrote about itself; a folder of another run is refused
+    """
+
+    steps: int
+    device: str
+    precision: str
+    alike: str | None
+    open: Callable[[Path, Mapping[str, Any], float | None, Mapping[str, Any]], Opened | dict[str, Any]]
+    begun: Callable[[Path], dict[str, Any]] = lambda folder: {}
 
 
 def run(
@@ -99,12 +92,10 @@ def run(
             if finished(folder):
                 _forget_checkpoint(folder)  # it was killed just before its end
                 return files.read_json(folder / "summary.json")
-            if isinstance(one, Described) and one.settings.rule.kind == NO_RULE:
-                return _only_timeline(one.settings, folder)
             if begun and not (folder / CHECKPOINT).exists():
                 watch.say(f"{folder} was begun and has no checkpoint yet: it starts over.")
             opened = one.open(folder, begun, checkpoint_every, spread or {})
-            return closed(opened, follow(opened, watch), keep_model)
+            return opened if isinstance(opened, dict) else closed(opened, follow(opened, watch), keep_model)
     except UserError:
         with suppress(OSError):  # it is not empty: something began
             if new:
@@ -127,8 +118,10 @@ def run_together(
                 files.make_folder(folder)
                 locks.enter_context(lock.held(folder))
                 of(one).begun(folder)
-                opened.append(of(one).open(folder, {}, None, {}))
-                memory = opened[-1].simulation.memory
+                ready_to_go = of(one).open(folder, {}, None, {})
+                assert isinstance(ready_to_go, Opened), "a run that trains nothing is never alike"
+                opened.append(ready_to_go)
+                memory = ready_to_go.simulation.memory
                 room = (share * memory.capacity if room is None else room) - memory.own
                 if room < memory.own:
                     break
@@ -171,74 +164,61 @@ def _forget_checkpoint(folder: Path) -> None:
 # ---- a run that settings describe
 
 
-@dataclass(frozen=True)
-class Described:
-    """A run as its settings describe it."""
-
-    settings: RunSettings  # resolved
-
-    @property
-    def steps(self) -> int:
-        return self.settings.steps
-
-    @property
-    def device(self) -> str:
-        return self.settings.device
-
-    @property
-    def precision(self) -> str:
-        return self.settings.precision
-
-    @property
-    def alike(self) -> str | None:
-        """Runs that differ in what arrives and in the learning rate, and in nothing else, can be stacked."""
-        settings, rule = self.settings, self.settings.rule
-        simple = settings.optimizer in ("none", "plain", "muon")
-        plain = settings.work.kind == "gradient" and simple and settings.hold != "versions"
-        if (
-            not plain
-            or settings.faults
-            or settings.accepted
-            or rule.kind == NO_RULE
-            or not facts_of(rule.kind).stackable
-        ):
-            return None
-        kept = {name: value for name, value in settings.table().items() if name not in MAY_DIFFER}
-        kept["rule"] = {name: value for name, value in rule.table().items() if name != "lr"}
-        return json.dumps(kept, sort_keys=True, default=str)
-
-    def begun(self, folder: Path) -> dict[str, Any]:
-        path, settings = folder / "run.toml", self.settings
-        if not path.exists():
-            return {}
-        table = files.read_toml(path)
-        if RunSettings.read(path).identity != settings.identity:
-            ours = settings.table()
-            differs = [name for name in ours if table.get(name) != ours[name] and name not in ELSEWHERE]
-            raise UserError(
-                f"{folder} holds a run with other settings ({', '.join(differs) or 'unlike these'}): "
-                f"choose another folder with --out."
-            )
-        return table.get("made", {})
-
-    def open(
-        self, folder: Path, begun: Mapping[str, Any], checkpoint_every: float | None, spread: Mapping[str, Any]
-    ) -> Opened:
-        """The way of holding staleness stays what it was, since a checkpoint holds the one or the other."""
-        settings = self.settings
-        torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
-        parts, options = ready(settings), dict(spread)
-        if checkpoint_every is not None:
-            options |= {"checkpoint": folder / CHECKPOINT, "checkpoint_every": checkpoint_every}
-            if (folder / CHECKPOINT).exists():
-                options["hold"] = begun.get("hold", settings.hold)
-        found = simulation(settings, parts, **options)
-        _describe(settings, folder, parts.data.source, found.memory.hold)
-        return Opened(folder, parts, found, settings.accepted)
-
-
 def of(wanted: RunSettings | Wanted) -> Wanted:
-    return Described(wanted.resolved()) if isinstance(wanted, RunSettings) else wanted
+    return described(wanted.resolved()) if isinstance(wanted, RunSettings) else wanted
+
+
+def described(settings: RunSettings) -> Wanted:
+    """A run as its resolved settings describe it."""
+    opens, begun = partial(_open, settings), partial(_begun, settings)
+    return Wanted(settings.steps, settings.device, settings.precision, _alike(settings), opens, begun)
+
+
+def _alike(settings: RunSettings) -> str | None:
+    """Runs that differ in what arrives and in the learning rate, and in nothing else, can be stacked."""
+    rule, simple = settings.rule, settings.optimizer in ("none", "plain", "muon")
+    plain = settings.work.kind == "gradient" and simple and settings.hold != "versions"
+    if not plain or settings.faults or settings.accepted or rule.kind == NO_RULE or not facts_of(rule.kind).stackable:
+        return None
+    kept = {name: value for name, value in settings.table().items() if name not in MAY_DIFFER}
+    kept["rule"] = {name: value for name, value in rule.table().items() if name != "lr"}
+    return json.dumps(kept, sort_keys=True, default=str)
+
+
+def _begun(settings: RunSettings, folder: Path) -> dict[str, Any]:
+    path = folder / "run.toml"
+    if not path.exists():
+        return {}
+    table = files.read_toml(path)
+    if RunSettings.read(path).identity != settings.identity:
+        ours = settings.table()
+        differs = [name for name in ours if table.get(name) != ours[name] and name not in ELSEWHERE]
+        raise UserError(
+            f"{folder} holds a run with other settings ({', '.join(differs) or 'unlike these'}): "
+            f"choose another folder with --out."
+        )
+    return table.get("made", {})
+
+
+def _open(
+    settings: RunSettings,
+    folder: Path,
+    begun: Mapping[str, Any],
+    checkpoint_every: float | None,
+    spread: Mapping[str, Any],
+) -> Opened | dict[str, Any]:
+    """The way of holding staleness stays what it was, since a checkpoint holds the one or the other."""
+    if settings.rule.kind == NO_RULE:
+        return _only_timeline(settings, folder)
+    torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
+    parts, options = ready(settings), dict(spread)
+    if checkpoint_every is not None:
+        options |= {"checkpoint": folder / CHECKPOINT, "checkpoint_every": checkpoint_every}
+        if (folder / CHECKPOINT).exists():
+            options["hold"] = begun.get("hold", settings.hold)
+    found = simulation(settings, parts, **options)
+    _describe(settings, folder, parts.data.source, found.memory.hold)
+    return Opened(folder, parts, found, settings.accepted)
 
 
 # ---- what a run leaves behind
@@ -325,10 +305,10 @@ def _only_timeline(settings: RunSettings, folder: Path) -> dict[str, Any]:
 
 def _describe(settings: RunSettings, folder: Path, source: str, hold: str) -> None:
     """run.toml: the settings and what the run was made with; a timeline from a file is kept beside it."""
-    if settings.arrivals.kind == "file":
-        timeline = timeline_of(settings)
-        settings = _beside(settings, folder, timeline)
     made = made_with(settings.device, source, hold)
+    if settings.arrivals.kind == "file":
+        timelines.save(timelines.load(settings.arrivals.settings["path"]), folder / "timeline.npz")
+        settings = replace(settings, arrivals=settings.arrivals.having(path="timeline.npz"))
     files.write(folder / "run.toml", files.toml_text(settings.table() | {"made": made}))
 
 
@@ -343,12 +323,6 @@ def made_with(device: str, source: str, hold: str) -> dict[str, str]:
         "source": source,
         "hold": hold,
     }
-
-
-def _beside(settings: RunSettings, folder: Path, timeline: Timeline) -> RunSettings:
-    whole = timelines.load(settings.arrivals.settings["path"])
-    timelines.save(whole, folder / "timeline.npz")
-    return replace(settings, arrivals=settings.arrivals.having(path="timeline.npz"))
 
 
 def device_words(device: str) -> str:

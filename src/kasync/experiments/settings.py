@@ -51,13 +51,7 @@ class Choice:
         return replace(self, settings={**self.settings, **settings})
 
 
-EXAMPLES = {
-    "partition": "labels",
-    "arrivals": "uniform",
-    "rule": "wkafl",
-    "work": "gradient",
-    "faults": "flip_sign",
-}
+EXAMPLES = {"partition": "labels", "arrivals": "uniform", "rule": "wkafl", "work": "gradient", "faults": "flip_sign"}
 
 
 @dataclass(frozen=True)
@@ -203,15 +197,12 @@ def _resolved(settings: RunSettings) -> RunSettings:
     for name, least in (("clients", 1), ("k", 1), ("steps", 1), ("seed", 0), ("evaluate_every", 0), ("accepted", 0)):
         checks.count(name, getattr(settings, name), least)
     if settings.k > settings.clients:
-        raise UserError(
-            f"k = {settings.k} is more than clients = {settings.clients}: lower k or raise clients; a client delivers "
-            f"at most once per step."
-        )
+        sizes_given = f"k = {settings.k} is more than clients = {settings.clients}"
+        raise UserError(f"{sizes_given}: lower k or raise clients; a client delivers at most once per step.")
     sizes(settings.clients, settings.k, settings.steps)
-    if not 0 <= settings.validation < 1:
-        raise UserError(
-            f"validation = {settings.validation}: give a share below 1, such as 0.1, or 0 for the test set."
-        )
+    share = settings.validation
+    if not 0 <= share < 1:
+        raise UserError(f"validation = {share}: give a share below 1, such as 0.1, or 0 for the test set.")
     build.faults_of(settings)  # as long as there are clients to have them
     settings = replace(
         settings,
@@ -220,7 +211,6 @@ def _resolved(settings: RunSettings) -> RunSettings:
         staleness="none" if settings.rule.kind == FRESH else settings.staleness,
         arrivals=_arrivals(settings),
         rule=_rule(settings),
-        work=_work(settings.work),
         partition=_partition(settings.partition),
         faults=tuple(build.with_defaults(fault) for fault in settings.faults),
     )
@@ -304,7 +294,7 @@ def facts_of(kind: str) -> Facts:
     return rules.facts(kind)
 
 
-def _known(label: str) -> Facts | None:
+def built_in(label: str) -> Facts | None:
     """The facts of a built-in rule; a variant has a label of its own."""
     from kasync import rules
 
@@ -313,30 +303,8 @@ def _known(label: str) -> Facts | None:
 
 def title_of(label: str) -> str:
     """The title of a rule; another label, such as that of a variant, is a title already."""
-    facts = _known(label)
+    facts = built_in(label)
     return facts.title if facts else components.short(label)
-
-
-def place_of(label: str) -> int | None:
-    """Which of the report's eight looks a well-known rule always has."""
-    facts = _known(label)
-    return facts.place if facts else None
-
-
-def _work(work: Choice) -> Choice:
-    from kasync.experiments.build import WORKS
-
-    make = components.find(work.kind, "kind of [work]", WORKS)
-    if not callable(make):
-        return work
-    known = inspect.signature(make).parameters
-    for name in work.settings:
-        if name not in known and "options" not in known:
-            raise unknown(f"setting of work {work.kind!r}", name, known)
-    missing = [name for name in components.required(make) if name not in work.settings]
-    if missing:
-        raise UserError(f"work {work.kind!r} needs {' and '.join(missing)}: give it in [work].")
-    return work
 
 
 def _partition(choice: Choice) -> Choice:

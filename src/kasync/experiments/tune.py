@@ -22,7 +22,6 @@ from kasync import files, lock, statistics
 from kasync.errors import UserError, unknown
 from kasync.experiments import experiment as catalogue
 from kasync.experiments import grid
-from kasync.experiments.display import Display
 from kasync.experiments.experiment import Cell, Chosen, Tuned
 from kasync.experiments.settings import facts_of
 from kasync.experiments.store import Run, Store
@@ -50,13 +49,12 @@ def tune(
     tasks: Sequence[str] | None = None,
     overrides: Mapping[str, Any] | None = None,
     staleness: str = "true",
-    engine: str = "local",
-    jobs: int = 1,
-    workers: int | None = None,
-    address: str | None = None,
-    display: Display | None = None,
+    **where: Any,
 ) -> Path:
-    """Choose for every rule of an experiment; the file of chosen settings. What was tried before is not run again."""
+    """Choose for every rule of an experiment; the file of chosen settings. What was tried before is not run again.
+
+    `where` is what `grid.make` takes: engine, jobs, workers, address and display.
+    """
     if budget < 1:
         raise UserError(f"budget = {budget}: give at least 1 learning rate.")
     if not 1.0 < spacing <= 100.0:
@@ -72,14 +70,12 @@ def tune(
     base = replace(one, tasks=list(first.values())[::-1]).cells(seed_list, (staleness,), None, held)
     searches = [Search(cell, spacing) for cell in base if cell.seed == FIRST_SEED]
 
-    where: dict[str, Any] = {"engine": engine, "jobs": jobs, "workers": workers, "address": address}
-
     def make(wanted: Sequence[tuple[Search, Mapping[str, Any], Cell]]) -> None:
         """Make the runs of searches with these settings, on these cells."""
         if not wanted:
             return
         cells = [each.at(cell, settings) for each, settings, cell in wanted]
-        failed = dict(grid.make(cells, out, **where, display=display).failed)
+        failed = dict(grid.make(cells, out, **where).failed)
         for (each, _, _), cell in zip(wanted, cells, strict=True):
             if (why := failed.get(cell.settings.name)) is not None:
                 raise UserError(f"a run of {cell.rule.label!r} on {cell.task.name!r} failed while tuning: {why}")
@@ -99,16 +95,8 @@ def tune(
     by_place = {each.place: each for each in searches}
     rest = [cell for cell in base if cell.seed != FIRST_SEED]
     make([(by_place[_place(cell)], settings, cell) for cell in rest for settings in finalists[_place(cell)]])
-    about = {
-        "experiment": one.name,
-        "scale": scale,
-        "budget": budget,
-        "spacing": spacing,
-        "further": further,
-        "knob": knob,
-        "held_out": HELD_OUT,
-        "seeds": list(seed_list),
-    }
+    about = {"experiment": one.name, "scale": scale, "budget": budget, "spacing": spacing, "further": further}
+    about |= {"knob": knob, "held_out": HELD_OUT, "seeds": list(seed_list)}
     path = files.make_folder(out / "tuned") / f"{one.name}-{scale}.toml"
     with lock.held(path.parent, wait=10.0):
         Tuned.write(path, about, [each.best for each in searches], [row for each in searches for row in each.tried])

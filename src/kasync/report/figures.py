@@ -15,7 +15,7 @@ import numpy as np
 from kasync import files
 from kasync.errors import UserError
 from kasync.experiments.experiment import Contender, Task
-from kasync.experiments.settings import place_of
+from kasync.experiments.settings import built_in
 from kasync.report.numbers import FOLD, Band, counts, during, evaluations, sweeps
 from kasync.report.results import ACCURACY, PRINTED, WORDS, Findings, Line, Results
 from kasync.statistics import FEW, LEVEL, bands
@@ -65,7 +65,7 @@ class Look:
 def looks(rules: Sequence[Contender]) -> dict[str, Look]:
     """By label: the well-known rules look the same in every experiment, others take the places left."""
     labels = [rule.label for rule in rules]
-    taken = {label: place for label in labels if (place := place_of(label)) is not None}
+    taken = {label: facts.place for label in labels if (facts := built_in(label)) and facts.place is not None}
     free = (place for place in range(len(COLOURS) + len(labels)) if place not in taken.values())
     return {label: look(taken[label] if label in taken else next(free)) for label in labels}
 

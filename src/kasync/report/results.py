@@ -38,10 +38,6 @@ class Line:
     def finished(self) -> list[Run]:
         return [run for run in self.runs.values() if run.finished]
 
-    def values(self, name: str) -> dict[int, float | None]:
-        """One number of the summaries, by seed; runs that are not finished have none."""
-        return {seed: run.summary.get(name) for seed, run in self.runs.items() if run.finished}
-
     def paper(self, name: str) -> float | None:
         """What the paper prints for it."""
         return self.task.paper.get(self.rule.label, {}).get(name)
