@@ -196,6 +196,7 @@ def test_the_command_line_compares_ones_own_with_published_rules(mine, monkeypat
     assert f"lr = {rule_lr}" in told["rows"][0]["rule"]
     run = next((mine / "kasync-runs" / "runs").glob("plane-fair-*/metrics.csv"))
     assert run.read_text().splitlines()[0].endswith(",recall")
+    assert all(0.0 <= row["final_recall"] <= 1.0 for row in told["rows"])
 
 
 def test_names_and_settings_of_ones_own_are_read_from_flags():

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from kasync.data.federated import from_arrays
-from kasync.experiments.metrics import COLUMNS, blocks_of, rows_of, tally
+from kasync.experiments.metrics import blocks_of, rows_of, tally
 from kasync.files import csv_text
+from kasync.report.results import OURS
 
 
 @pytest.fixture
@@ -43,8 +44,8 @@ def test_a_row_tells_of_the_steps_since_the_row_before(columns):
         "dropped": 1,
     }
     assert (second["updates"], second["train_loss"], second["staleness"], second["dropped"]) == (7, 0.5, 2.0, 0)
-    lines = csv_text([first, second], COLUMNS).splitlines()
-    assert lines[0] == ",".join(COLUMNS)
+    lines = csv_text([first, second]).splitlines()
+    assert lines[0] == ",".join(OURS)
     assert lines[1] == "2,4.0,3,0.5,0.5,2.0,0.1,1,2.0,1.5,1"
 
 

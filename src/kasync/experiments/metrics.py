@@ -21,19 +21,6 @@ from kasync.timelines import Timeline, held_staleness
 PREDOMINANT = 0.1  # w_g of Figure 2
 RATIOS = (1.5, 2.0, 5.0, 10.0, 100.0, 1000.0)  # mu; the paper does not print its own
 ENDS = ("final_accuracy", "stability", "best_accuracy", "last_accuracy")
-COLUMNS = (
-    "step",
-    "time",
-    "updates",
-    "accuracy",
-    "test_loss",
-    "train_loss",
-    "lr",
-    "stage",
-    "staleness",
-    "selected",
-    "dropped",
-)
 BLOCKS = 1000  # points of a series in steps.npz, at most
 WEIGHT_BINS = 50  # of [0, 1]
 SIMILARITY_BINS = 40  # of [-1, 1]

@@ -21,7 +21,7 @@ from kasync import checkpoint, files, lock, timelines
 from kasync.errors import UserError
 from kasync.experiments import metrics
 from kasync.experiments.build import Ready, ready, simulation, timeline_of
-from kasync.experiments.metrics import COLUMNS, rows_of, told
+from kasync.experiments.metrics import rows_of, told
 from kasync.experiments.settings import ELSEWHERE, NO_RULE, RunSettings, facts_of
 from kasync.simulator import Record, Simulation, together
 
@@ -230,7 +230,7 @@ def follow(opened: Opened, watch: Watch) -> float:
     for record in opened.simulation:
         taken += bool((record.weights > 0).any())
         if record.test_loss is not None and time.monotonic() - written > LIVE_SECONDS:
-            files.write(opened.folder / "metrics.csv", _evaluations(rows_of(told(opened.simulation))))
+            files.write(opened.folder / "metrics.csv", files.csv_text(rows_of(told(opened.simulation))))
             written = time.monotonic()
         watch.tell(record)
         if watch.stop():
@@ -240,17 +240,12 @@ def follow(opened: Opened, watch: Watch) -> float:
     return time.monotonic() - began
 
 
-def _evaluations(rows: Sequence[Mapping[str, Any]]) -> str:
-    """metrics.csv; metrics of the user's own come after ours."""
-    return files.csv_text(rows, list(rows[0]) if rows else COLUMNS)
-
-
 def closed(opened: Opened, seconds: float, keep_model: bool, stacked: int = 1) -> dict[str, Any]:
     """Write what a finished run leaves behind; the summary last, since it says that the run is finished."""
     folder, simulation, data = opened.folder, opened.simulation, opened.parts.data
     columns = told(simulation)
     rows = rows_of(columns)
-    files.write(folder / "metrics.csv", _evaluations(rows))
+    files.write(folder / "metrics.csv", files.csv_text(rows))
     files.write_arrays(folder / "steps.npz", metrics.tally(columns, data))
     summary = {
         "format": "kasync summary",

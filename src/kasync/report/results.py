@@ -263,6 +263,11 @@ def _reached(target: float, name: str, metric: str, run: Run) -> float | None:
     return None if first is None else first[name]
 
 
+def _final(name: str, run: Run) -> float | None:
+    value = statistics.final(run.rows[name]) if name in run.rows else math.nan
+    return value if math.isfinite(value) else None
+
+
 def _perplexity(run: Run) -> float | None:
     return math.exp(statistics.final(run.rows["test_loss"])) if run.rows else None
 
@@ -291,6 +296,10 @@ ENDS = (
 )
 
 
+OURS = (  # columns of metrics.csv; metrics of the user's own come after them
+    *("step", "time", "updates", "accuracy", "test_loss", "train_loss", "lr", "stage", "staleness"),
+    *("selected", "dropped"),
+)
 PERPLEXITY = Measure("final_perplexity", "final perplexity", _perplexity, 2)
 
 
@@ -316,9 +325,17 @@ def judged(experiment: Findings) -> Measure:
     return PERPLEXITY if experiment.about.metric == "perplexity" else ACCURACY
 
 
+def own(lines: Iterable[Line]) -> list[Measure]:
+    """How metrics of the user's own end: the mean of their last evaluations."""
+    runs = [run for line in lines for run in line.finished]
+    names = dict.fromkeys(name for run in runs for name in run.rows if name not in OURS)
+    return [Measure(f"final_{name}", f"final {name}", partial(_final, name)) for name in names]
+
+
 def all_of(experiment: Findings) -> Sequence[Measure]:
     """Every number of an experiment."""
     if experiment.kind == "timelines":
         return OF_TIMELINES
     language = [PERPLEXITY] if experiment.about.metric == "perplexity" else []
-    return [ACCURACY, *language, STABILITY, *ENDS, *targets(experiment), *BEHAVIOUR]
+    ends = [ACCURACY, *language, STABILITY, *ENDS, *own(experiment.lines)]
+    return [*ends, *targets(experiment), *BEHAVIOUR]

@@ -27,6 +27,7 @@ from kasync.report.results import (
     Results,
     all_of,
     judged,
+    own,
     reaching,
     targets,
 )
@@ -214,16 +215,11 @@ def _measured(experiment: Findings, measures: Sequence[Measure], title: str) -> 
 
 def lines(experiment: Findings) -> list[dict[str, Any]]:
     """A row for each rule on each task: seeds finished, accuracy with its interval, and how stale."""
-    rows = []
+    rows, shown = [], (ACCURACY, *own(experiment.lines), *SHOWN[1:])
     for line in experiment.lines:
-        row: dict[str, Any] = {
-            "experiment": experiment.about.name,
-            "task": line.task.name,
-            "rule": line.rule.label,
-            "staleness": line.staleness,
-            "seeds": len(line.finished),
-        }
-        for measure in SHOWN_OF_TIMELINES if experiment.kind == "timelines" else SHOWN:
+        row: dict[str, Any] = dict(zip(PLACE, (experiment.about.name, *_place(experiment, line)[1:]), strict=True))
+        row["seeds"] = len(line.finished)
+        for measure in SHOWN_OF_TIMELINES if experiment.kind == "timelines" else shown:
             found = measure.estimate(line)
             row[measure.name] = found and found.mean
             if measure is ACCURACY:
