@@ -122,7 +122,7 @@ def plan(
         table = [{name: row.get(name) for name in filled} for row in table]
     show.rows(table, as_json)
     if chosen is not None and not as_json:
-        print(f"recommended\t{chosen.reason}")
+        show.say(f"recommended\t{chosen.reason}")
     if picture is not None:
         figure, axes = panels(1, 3, width=4.0, height=3.3)
         draw_plan(axes[0], rows, raced, chosen, target)
@@ -279,7 +279,7 @@ def _of_run(file: Path, looks: int, picture: Path | None, as_json: bool, quiet: 
         show.value(answers)
     for answer in [] if as_json else answers:
         show.rows([{"quantity": name, "value": value} for name, value in answer.items() if name != "verdict"])
-        print(answer["verdict"])
+        show.say(answer["verdict"])
     if picture is not None:
         figure, axes = panels(len(written), 2, width=4.6, height=3.4)
         for row, chapter in zip(axes, written, strict=True):

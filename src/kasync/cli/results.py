@@ -86,8 +86,8 @@ def show_(folder: Folder = Path("results"), run: Keys = None, as_json: AsJson = 
 
     Example: `kasync results show results/tuned --run 'mnist-wkafl-*'`
     """
-    names: tuple[str, ...] = ("key", "experiment", "task", "rule", "staleness", "seed", "made.device", "precision")
-    names += ("final_accuracy", "best_accuracy", "last_accuracy", "seconds")
+    names = ["key", "final_accuracy", "task", "rule", "seed", "staleness", "best_accuracy", "last_accuracy", "seconds"]
+    names += ["made.device", "precision", "experiment"]
     rows, _ = experiments.archive.frames(folder, run or ())
     show.rows([{name.removeprefix("made."): row.get(name) for name in names} for row in rows], as_json)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -41,7 +43,7 @@ def rows(
     console = Console()
     same = [name for name in constant if name in columns and len({words(row.get(name)) for row in table}) == 1]
     empty = [name for name in columns if not any(words(row.get(name)) for row in table)]
-    shared = ", ".join(text for name in same if (text := words(table[0][name])))
+    shared = ", ".join(f"{name.replace('_', ' ')} {text}" for name in same if (text := words(table[0][name])))
     above = "\n".join(text for text in (title, shared) if text)
     kept, left_out = fitting([name for name in columns if name not in (*same, *empty)], table, console.width)
     drawn = Table(
@@ -79,6 +81,12 @@ def _word(name: str) -> int:
 def value(thing: Any) -> None:
     """One JSON value; numbers that are not finite become null."""
     print(json.dumps(plain(thing), indent=1, ensure_ascii=False))
+
+
+def say(text: str) -> None:
+    """Sentences: broken between words where a terminal ends, in one line in a pipe."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    print(textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False) if width else text)
 
 
 def note(text: str, quiet: bool = False) -> None:

@@ -278,7 +278,7 @@ def finish(
     else:
         show.rows(table, constant=("experiment", "task", "staleness", "seeds"))
         for words in verdicts:
-            print(words)
+            show.say(words)
         for row in tried:
             if row["chosen"]:
                 settings = ", ".join(f"{name} = {value:.4g}" for name, value in row["settings"].items())
