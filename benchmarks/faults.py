@@ -1,8 +1,9 @@
 """Runs every rule under every fault and writes docs/faults.md and its picture: `python benchmarks/faults.py`.
 
 Every rule, every kind of fault, 5, 10 and 20% of the clients, three seeds. What is in results/faults/accuracy.csv is
-not run again, so an interrupted table goes on where it was. `--page` only writes the page and the picture from that
-file; `--tune` tries four learning rates for each rule without faults, on a seed that the table does not use.
+not run again, nor are runs that kasync.compare finished in kasync-runs/faults, so an interrupted table goes on where it
+was. `--page` only writes the page and the picture from that file; `--tune` tries four learning rates for each rule
+without faults, on a seed that the table does not use.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ from __future__ import annotations
 import argparse
 import csv
 import itertools
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from faults_page import write_page
 
-from kasync import Gradient, Rule, data, faults, models, rules, server_gradient, simulate, timelines
+import kasync
+from kasync import Comparison, Gradient, data, faults, models, rules, timelines
 from kasync.data import FederatedData, partition
 from kasync.faults import Fault
 from kasync.timelines import Timeline
@@ -29,7 +30,6 @@ TABLE = ROOT / "results" / "faults" / "accuracy.csv"
 COLUMNS = ("rule", "fault", "share", "seed", "accuracy", "dropped", "skipped", "seconds")
 CLIENTS, K, STEPS, BATCH, EVERY, LAST = 60, 10, 100, 8, 10, 3
 SEEDS, SHARES, TUNING_SEED = (0, 1, 2), (0.05, 0.1, 0.2), 99
-SERVER_SAMPLES = 100  # of the rules that have a gradient of their own
 
 FAULTS: Mapping[str, Callable[[float], Fault]] = {
     "leave": faults.Leave,
@@ -119,53 +119,47 @@ def arrivals(fault: str, share: float, seed: int, in_rounds: bool) -> Timeline:
     return faults.inject(plain, FAULTS[fault](share) if share else None, seed).head(STEPS)
 
 
-def rule_of(name: str, seed: int, **more: Any) -> Rule:
+def rule_of(name: str, **more: Any) -> Any:
+    """The rule, or what kasync.compare makes one of where it needs samples of the server's."""
     settings = {**RULES[name], **more}
-    if name in TRUSTING:
-        held = federation(seed)
-        settings["server_gradient"] = server_gradient(
-            network(seed), held, held.server_sample(SERVER_SAMPLES, seed=seed)
-        )
-    return rules.build(name, **settings)
+    return (name, settings) if name in TRUSTING else rules.build(name, **settings)
 
 
-def run(name: str, fault: str, share: float, seed: int, **more: Any) -> dict[str, Any]:
-    """One row of the table: the mean accuracy of the last three evaluations, and what was not used."""
-    began = time.process_time()
+def runs(chosen: Mapping[str, Any], fault: str, share: float, seeds: Sequence[int], in_rounds: bool) -> Comparison:
+    """These rules, by label, under this fault; what is finished is not run again."""
     wrong = FAULTS[fault](share) if share else None
     sending = None if isinstance(wrong, faults.kinds.ArrivalFault) else wrong
-    timeline = arrivals(fault, share, seed, name == "gsgm")
-    simulation = simulate(
-        network(seed),
-        federation(seed),
-        rule_of(name, seed, **more),
-        timeline,
+    return kasync.compare(
+        network,
+        federation,
+        chosen,
+        lambda seed: arrivals(fault, share, seed, in_rounds),
+        seeds,
         Gradient(BATCH),
-        seed=seed,
-        evaluate_every=EVERY,
         faults=sending,
+        evaluate_every=EVERY,
+        folder=ROOT / "kasync-runs" / "faults",
+        name=f"{fault} {share:g}",
+        progress=False,
     )
-    records = list(simulation)
-    accuracies = [record.accuracy for record in records if record.accuracy is not None]
-    return {
-        "rule": name,
-        "fault": fault if share else "none",
-        "share": share,
-        "seed": seed,
-        "accuracy": round(sum(accuracies[-LAST:]) / LAST, 4),
-        "dropped": sum(record.dropped for record in records),
-        "skipped": sum(record.skipped for record in records),
-        "seconds": round(time.process_time() - began, 2),
-    }
 
 
-def wanted() -> Iterator[tuple[str, str, float, int]]:
-    """Every cell, seed by seed, so that an unfinished table has whole rows."""
-    for seed in SEEDS:
-        for name in RULES:
-            yield name, "none", 0.0, seed
-        for fault, share, name in itertools.product(FAULTS, SHARES, RULES):
-            yield name, fault, share, seed
+def rows(names: Sequence[str], fault: str, share: float, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Of the table: the mean accuracy of the last three evaluations, and what was not used."""
+    for in_rounds in (False, True):  # GSGM calls its clients in rounds
+        chosen = {name: rule_of(name) for name in names if (name == "gsgm") == in_rounds}
+        found = runs(chosen, "leave" if fault == "none" else fault, share, seeds, in_rounds) if chosen else None
+        for name, seed in itertools.product(chosen, seeds):
+            run = found.runs[name][seed]
+            yield {
+                "rule": name,
+                "fault": fault,
+                "share": share,
+                "seed": seed,
+                "accuracy": round(float(run.rows["accuracy"][-LAST:].mean()), 4),
+                **{name: run.summary[name] for name in ("dropped", "skipped")},
+                "seconds": round(run.summary["seconds"], 2),
+            }
 
 
 def read() -> list[dict[str, Any]]:
@@ -178,30 +172,29 @@ def read() -> list[dict[str, Any]]:
 
 
 def make_all() -> None:
-    """Append the rows that are missing."""
+    """Append the rows that are missing, seed by seed, so that an unfinished table has whole rows."""
     TABLE.parent.mkdir(parents=True, exist_ok=True)
     done = {(row["rule"], row["fault"], row["share"], row["seed"]) for row in read()}
-    missing = [cell for cell in wanted() if cell not in done]
     fresh = not TABLE.exists()
     with TABLE.open("a", newline="") as file:
-        rows = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         if fresh:
-            rows.writeheader()
-        for number, (name, fault, share, seed) in enumerate(missing, 1):
-            row = run(name, "leave" if fault == "none" else fault, share, seed)
-            rows.writerow(row)
+            table.writeheader()
+        for seed, (fault, share) in itertools.product(SEEDS, [("none", 0.0), *itertools.product(FAULTS, SHARES)]):
+            missing = [name for name in RULES if (name, fault, share, seed) not in done]
+            table.writerows(rows(missing, fault, share, [seed]))
             file.flush()
-            if number % 19 == 0 or number == len(missing):
-                print(f"{number}/{len(missing)}  {fault} {share:.0%} seed {seed}: {name} {row['accuracy']}", flush=True)
+            if missing:
+                print(f"{fault} {share:.0%} seed {seed}: {len(missing)} rules", flush=True)
 
 
 def tune() -> None:
     """The four rates of each rule, without faults."""
     for name in RULES:
-        knob = "mixing" if name == "fedasync" else "lr"
-        tried = {
-            rate: run(name, "leave", 0.0, TUNING_SEED, **{knob: rate})["accuracy"] for rate in GRIDS.get(name, GRID)
-        }
+        knob, grid = "mixing" if name == "fedasync" else "lr", GRIDS.get(name, GRID)
+        chosen = {f"{rate:g}": rule_of(name, **{knob: rate}) for rate in grid}
+        found = runs(chosen, "leave", 0.0, [TUNING_SEED], name == "gsgm").runs
+        tried = {rate: float(by_seed[TUNING_SEED].rows["accuracy"][-LAST:].mean()) for rate, by_seed in found.items()}
         print(name, tried, "best", max(tried, key=lambda rate: tried[rate]), flush=True)
 
 
