@@ -268,7 +268,7 @@ def test_a_best_rate_inside_its_grid_is_tried_nearer_to_its_neighbours(mine):
     (cell, *_) = [each for each in catalogue.load(mine).cells() if each.rule.label == "fresh"]
 
     def another(accuracies):
-        search = tune.Search(cell, 10.0)
+        search = tune.Tried(cell, 10.0)
         search.tried = [
             {"task": "tiny", "rule": "fresh", "seed": 100, "settings": {"lr": lr}, "accuracy": accuracy}
             for lr, accuracy in accuracies.items()

@@ -221,13 +221,13 @@ def _tuned(
     budget: int, chosen: list[str], given: dict[str, Any], own: dict[str, Any], out: Path, how: Mapping[str, Any]
 ) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
     """Settings by rule after so many tries of each, and what was tried."""
-    from kasync.comparison.contenders import Contender
+    from kasync.comparison.contenders import Entrant
     from kasync.comparison.tuning import Tries, Tune, searched
 
     wanted, store = Tune(budget), Store(out)
     held = {**given, "validation": wanted.held_out}
     bases = {rule: settings_for(rule, held, own.get(rule, {})).resolved().rule.settings for rule in chosen}
-    contenders = [Contender(rule, facts_of(rule).make, bases[rule], facts_of(rule)) for rule in chosen]
+    contenders = [Entrant(rule, facts_of(rule).make, bases[rule], facts_of(rule)) for rule in chosen]
 
     def attempt(tries: Tries) -> list[tuple[list[float], str]]:
         tried = {one.label: {**own.get(one.label, {}), **settings} for one, settings in tries}

@@ -12,7 +12,7 @@ from torch import nn
 
 from kasync import checks, statistics
 from kasync.comparison import running
-from kasync.comparison.contenders import Contender, contenders
+from kasync.comparison.contenders import Entrant, contenders
 from kasync.comparison.result import Comparison
 from kasync.comparison.tuning import Tune, tuned
 from kasync.errors import UserError, unknown
@@ -91,7 +91,7 @@ def compare(
         if option not in OPTIONS:
             raise unknown("option of compare", option, OPTIONS)
     every = {**OPTIONS, **options, "loss": loss, "metrics": metrics, "device": device}
-    task = running.Task(model, data, timeline, work, every, evaluate_every)
+    task = running.Contest(model, data, timeline, work, every, evaluate_every)
     judged = metric or ("accuracy" if task.data_of(numbers[0]).classes else "test_loss")
     place = Path(folder)
     display = fitting(quiet=not progress)
@@ -132,7 +132,7 @@ def _record(found: Comparison, planned: Sequence[running.Planned], place: Path) 
     Store(place).record(f"{found.name}-{planned[0].task_digest}", about.record(), cells)
 
 
-def _check_labels(chosen: list[Contender]) -> None:
+def _check_labels(chosen: list[Entrant]) -> None:
     labels = [each.label for each in chosen]
     twice = sorted({label for label in labels if labels.count(label) > 1})
     if twice:
@@ -162,13 +162,13 @@ def _score(found: Comparison) -> Any:
     return score
 
 
-def _varies(task: running.Task) -> list[str]:
+def _varies(task: running.Contest) -> list[str]:
     """What the seeds make different."""
     words = {"model": "initial parameters", "data": "data", "timeline": "arrivals"}
     return ["batches", *(word for name, word in words.items() if task.varies(name))]
 
 
-def _about(name: str, one: running.Planned, chosen: list[Contender]) -> Mapping[str, Any]:
+def _about(name: str, one: running.Planned, chosen: list[Entrant]) -> Mapping[str, Any]:
     """The comparison in words."""
     data, timeline = one.ready.data, one.ready.timeline
     return {

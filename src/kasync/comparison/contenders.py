@@ -18,7 +18,7 @@ Offered = Mapping[str, Callable[[], Any]]
 
 
 @dataclass(frozen=True)
-class Contender:
+class Entrant:
     """A rule under the label that it has in the comparison; `make` builds it from its settings."""
 
     label: str
@@ -34,7 +34,7 @@ class Contender:
             raise UserError(f"rule {self.label!r} gives {rule!r}, no rule: return kasync.Rule(name, lr, parts).")
         return rule
 
-    def having(self, **settings: Any) -> Contender:
+    def having(self, **settings: Any) -> Entrant:
         return replace(self, settings={**self.settings, **settings})
 
     @property
@@ -56,7 +56,7 @@ class Contender:
         return ", ".join(f"{name}={_short(value)}" for name, value in self.settings.items())
 
 
-def contenders(given: Any) -> list[Contender]:
+def contenders(given: Any) -> list[Entrant]:
     """From a rule, a list of them, or labels with rules; every label once."""
     if isinstance(given, Rule | str) or callable(given):
         given = [given]
@@ -71,7 +71,7 @@ def contenders(given: Any) -> list[Contender]:
     return found
 
 
-def _contender(label: str | None, given: Any) -> Contender:
+def _contender(label: str | None, given: Any) -> Entrant:
     """One contender from a rule, a name, a function, or one of these with settings."""
     settings: Mapping[str, Any] = {}
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping):
@@ -82,7 +82,7 @@ def _contender(label: str | None, given: Any) -> Contender:
         if facts.rate not in known:
             facts = replace(facts, rate="lr")
         own = {facts.rate: known[facts.rate], **settings}
-        return Contender(label or given.name, partial(changed, given), own, facts, known)
+        return Entrant(label or given.name, partial(changed, given), own, facts, known)
     if not (isinstance(given, str) or callable(given)):
         raise UserError(f"{given!r} is no rule: give kasync.rules.wkafl(0.05), a name, or a function that makes one.")
     make = rules.find(given) if isinstance(given, str) else given
@@ -90,10 +90,10 @@ def _contender(label: str | None, given: Any) -> Contender:
         return _contender(label or str(given).rpartition(":")[2], (make, settings))
     facts = rules.facts(make)
     defaults = {name: None if each.default is each.empty else each.default for name, each in facts.settings.items()}
-    return Contender(label or facts.name, make, dict(settings), facts, defaults)
+    return Entrant(label or facts.name, make, dict(settings), facts, defaults)
 
 
-def _numbered(found: list[Contender]) -> list[Contender]:
+def _numbered(found: list[Entrant]) -> list[Entrant]:
     """The same rule twice is told apart by its settings where they differ, else by a number."""
     labels = [each.label for each in found]
     shown = [

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from kasync import components, files, fingerprint, models, simulator
-from kasync.comparison.contenders import Contender, Offered
+from kasync.comparison.contenders import Entrant, Offered
 from kasync.data import FederatedData
 from kasync.errors import UserError
 from kasync.experiments import grid, runner
@@ -29,7 +29,7 @@ ELSEWHERE = ("device", "hold", "engine", "workers", "resources_per_worker", "add
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class Contest:
     """What all rules have in common; model, data and timeline may be functions of the seed."""
 
     model: Any
@@ -123,7 +123,7 @@ class Task:
 class Planned:
     """One run that is to be made: everything that decides its numbers, and a key made of it."""
 
-    contender: Contender
+    contender: Entrant
     seed: int
     ready: Ready
     options: Mapping[str, Any]
@@ -188,7 +188,7 @@ class Planned:
         }
 
 
-def planned(task: Task, contender: Contender, seed: int) -> Planned:
+def planned(task: Contest, contender: Entrant, seed: int) -> Planned:
     """The run of this rule under this seed."""
     data, timeline, model = task.data_of(seed), task.timeline_of(seed), task.model_of(seed)
     rule = contender.build(task.offered(seed, contender.facts))

@@ -13,7 +13,7 @@ from typing import Any
 
 from kasync import checks
 from kasync.comparison import running
-from kasync.comparison.contenders import FIRST_RATE, Contender
+from kasync.comparison.contenders import FIRST_RATE, Entrant
 from kasync.errors import UserError, unknown
 from kasync.experiments.display import Display
 from kasync.experiments.tune import FIRST_SEED, HELD_OUT
@@ -52,7 +52,7 @@ class Tune:
 class Search:
     """The tries of one rule: proposes the next settings and remembers the score of each; higher is better."""
 
-    def __init__(self, contender: Contender, how: Tune) -> None:
+    def __init__(self, contender: Entrant, how: Tune) -> None:
         self.contender, self.how = contender, how
         self.rate = contender.rate
         self.knob, self.grid = _knob(contender, how)
@@ -133,13 +133,11 @@ class Search:
                 yield {**best, knob: (here + other) / 2}
 
 
-Tries = Sequence[tuple[Contender, Mapping[str, float]]]
+Tries = Sequence[tuple[Entrant, Mapping[str, float]]]
 Attempt = Callable[[Tries], Sequence[tuple[Sequence[float], str]]]  # the scores of each try, one for each seed, and why
 
 
-def searched(
-    contenders: Sequence[Contender], how: Tune, attempt: Attempt
-) -> tuple[list[Contender], list[dict[str, Any]]]:
+def searched(contenders: Sequence[Entrant], how: Tune, attempt: Attempt) -> tuple[list[Entrant], list[dict[str, Any]]]:
     """The contenders with the settings that were best, and a row for everything that was tried.
 
     `attempt` makes the runs of some tries, one of each rule, and gives their scores: higher is better, and a run that
@@ -167,14 +165,14 @@ def searched(
 
 
 def tuned(
-    task: running.Task,
-    contenders: Sequence[Contender],
+    task: running.Contest,
+    contenders: Sequence[Entrant],
     how: Tune,
     score: Callable[[Any], float],
     folder: Path,
     display: Display,
     jobs: int,
-) -> tuple[list[Contender], list[dict[str, Any]]]:
+) -> tuple[list[Entrant], list[dict[str, Any]]]:
     """`searched` with runs of the task on held-out samples."""
     held = replace(task, held_out=how.held_out)
 
@@ -193,7 +191,7 @@ def tuned(
     return searched(contenders, how, attempt)
 
 
-def _knob(contender: Contender, how: Tune) -> tuple[str | None, tuple[float, ...]]:
+def _knob(contender: Entrant, how: Tune) -> tuple[str | None, tuple[float, ...]]:
     """The main knob of a rule and the values to begin with."""
     facts = contender.facts
     name, values = how.knobs.get(contender.label) or how.knobs.get(facts.name) or (facts.knob, facts.grid)

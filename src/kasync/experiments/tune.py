@@ -68,9 +68,9 @@ def tune(
     seed_list = range(FIRST_SEED, FIRST_SEED + (seeds or 1))
     held = {"validation": HELD_OUT, **(overrides or {})}
     base = replace(one, tasks=list(first.values())[::-1]).cells(seed_list, (staleness,), None, held)
-    searches = [Search(cell, spacing) for cell in base if cell.seed == FIRST_SEED]
+    searches = [Tried(cell, spacing) for cell in base if cell.seed == FIRST_SEED]
 
-    def make(wanted: Sequence[tuple[Search, Mapping[str, Any], Cell]]) -> None:
+    def make(wanted: Sequence[tuple[Tried, Mapping[str, Any], Cell]]) -> None:
         """Make the runs of searches with these settings, on these cells."""
         if not wanted:
             return
@@ -112,8 +112,8 @@ def _place(cell: Cell) -> tuple[str, str]:
     return cell.task.name, cell.rule.label
 
 
-class Search:
-    """All that was tried of one rule on one task, and what should be tried next."""
+class Tried:
+    """What was tried of one rule on one task, and what should be tried next."""
 
     def __init__(self, cell: Cell, spacing: float) -> None:
         self.cell, self.spacing, self.place = cell, spacing, _place(cell)
