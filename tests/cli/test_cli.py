@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -146,6 +147,26 @@ def test_a_run_that_begins_anew_says_so(tmp_path):
     runner.run(settings, tmp_path / "run", runner.Watch(say=told.append))
     assert len(told) == 1
     assert "it starts over" in told[0]
+
+
+def test_what_a_run_says_is_seen_beside_its_bars_on_a_terminal(tmp_path):
+    pty = pytest.importorskip("pty")
+    from kasync.experiments import runner
+    from kasync.experiments.experiment import settings_for
+
+    settings = settings_for("wkafl", {"dataset": "synthetic", "clients": 20, "k": 4, "steps": 20}, {}).resolved()
+    with pytest.raises(runner.Stopped):
+        runner.run(settings, tmp_path / "run", runner.Watch(stop=lambda: True), checkpoint_every=60.0)
+    ours, theirs = pty.openpty()
+    program = [sys.executable, "-c", "from kasync.cli import main; main()", "run", str(tmp_path / "run" / "run.toml")]
+    process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    told = b""
+    with suppress(OSError):  # the other end is closed
+        while piece := os.read(ours, 4096):
+            told += piece
+    assert process.wait(60) == 0
+    assert b"startsover" in b"".join(told.split())
 
 
 MISTAKES = {

@@ -91,7 +91,8 @@ def say(text: str) -> None:
 
 def note(text: str, quiet: bool = False) -> None:
     """A word to the person, not part of the answer: on the terminal's error stream, if somebody looks."""
-    if not quiet and sys.stderr.isatty():
+    stream = getattr(sys.stderr, "rich_proxied_file", sys.stderr)  # what rich puts in its place is no terminal
+    if not quiet and stream.isatty():
         print(text, file=sys.stderr, flush=True)
 
 
