@@ -33,7 +33,13 @@ from kasync.timelines.durations import Trace
 from kasync.work.clients import one_thread_each
 from kasync.work.loop import flat_parameters
 
-SIZES = ((100_000, 10, 40), (25_000_000, 10, 5), (100_000_000, 4, 3))  # parameters, k, repetitions
+SIZES = (  # parameters, k, repetitions
+    (100_000, 10, 40),
+    (25_000_000, 4, 5),
+    (25_000_000, 10, 5),
+    (100_000_000, 4, 3),
+    (100_000_000, 10, 3),  # takes 25 GB
+)
 SAMPLES, BATCH = 500, 32  # a local epoch
 LEAST_PER_CORE = 0.8
 
@@ -251,6 +257,7 @@ if __name__ == "__main__":
     parser.add_argument("--race", type=Path, help="draw the race into this file")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--small", action="store_true", help="the server's cost up to 25 million parameters only")
+    parser.add_argument("--server", action="store_true", help="the server's cost only")
     parser.add_argument("--memory", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.memory is not None:
@@ -263,8 +270,8 @@ if __name__ == "__main__":
             print("| parameters | k | FedAvg, ms | fedbuff, ms (over FedAvg) | wkafl, ms (over FedAvg) ", end="")
             print("| models held: FedAvg | fedbuff | wkafl |")
             print("|---|---|---|---|---|---|---|---|")
-            for size, k, turns in SIZES[: 2 if given.small else 3]:
+            for size, k, turns in SIZES[: 3 if given.small else None]:
                 server_costs(size, k, turns)
-        if given.small:
+        if given.small or given.server:
             raise SystemExit
         ray_beside_a_bare_loop(given.seconds)

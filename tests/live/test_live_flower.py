@@ -14,6 +14,7 @@ from scripted import Script
 
 from kasync import rules, timelines
 from kasync.live.flower import KAsync
+from kasync.live.flower_messages import decoded, encoded
 from kasync.live.loop import composed
 
 MATRIX = (4, 6)  # of a model that is one layer
@@ -277,6 +278,27 @@ def test_arrays_of_whole_numbers_are_averaged_by_value():
     np.testing.assert_array_equal(arrays["w"].numpy(), np.full((2, 2), 3.0))
     np.testing.assert_array_equal(arrays["b"].numpy(), np.full(2, -3.0))
     assert arrays["b"].dtype == "float16"
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(3, 4),
+        torch.randn(4, 3).t(),
+        torch.randn(()),
+        torch.zeros(0, 2),
+        torch.arange(5),
+        torch.tensor(True),
+        torch.randn(2).half(),
+        torch.randn(70_000),
+    ],
+    ids=lambda tensor: f"{tensor.dtype} {list(tensor.shape)}",
+)
+def test_what_is_sent_is_what_flower_makes_of_the_same_array(tensor):
+    ours, theirs = encoded(tensor), Array(np.ascontiguousarray(tensor.numpy()).reshape(tensor.shape))
+    assert (ours.dtype, list(ours.shape), ours.stype) == (theirs.dtype, list(theirs.shape), theirs.stype)
+    assert ours.data == theirs.data
+    assert torch.equal(decoded(ours), tensor)
 
 
 @pytest.mark.parametrize(

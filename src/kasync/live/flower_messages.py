@@ -268,12 +268,15 @@ def header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 def encoded(tensor: Tensor) -> Array:
-    """A tensor as Flower sends it."""
-    if tensor.dtype != torch.bfloat16:
-        return Array(tensor.numpy())
+    """A tensor as Flower sends it: the bytes that numpy.save would write, with one copy of the numbers."""
+    bits = tensor.dtype == torch.bfloat16
+    numbers = (
+        tensor.contiguous().view(torch.uint16).numpy().view(np.dtype("V2")) if bits else tensor.contiguous().numpy()
+    )
     file = io.BytesIO()
-    np.save(file, tensor.contiguous().view(torch.uint16).numpy().view(np.dtype("V2")), allow_pickle=False)
-    return Array("bfloat16", tuple(tensor.shape), "numpy.ndarray", file.getvalue())
+    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(numbers))
+    data = b"".join([file.getvalue(), numbers.reshape(-1).view(np.uint8).data])
+    return Array("bfloat16" if bits else str(numbers.dtype), tuple(tensor.shape), "numpy.ndarray", data)
 
 
 def _key(content: RecordDict) -> str | None:
