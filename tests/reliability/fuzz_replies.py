@@ -47,13 +47,19 @@ class Replies:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # a message is written by somebody
         self.flwr = (Array, ArrayRecord, Message, MetricRecord, RecordDict, Error)
         self.canary = folder / "canary"
-        self.arrays = {"w": np.ones((2, 3), np.float32), "b": np.zeros(3, np.float64), "n": np.array([7])}
-        layout = Layout.of(self.arrays)
+        self.arrays = {
+            "w": np.ones((2, 3), np.float32),
+            "b": np.zeros(3, np.float64),
+            "h": np.ones(2, np.float16),
+            "running_var": np.ones(3, np.float32),
+            "n": np.array([7]),
+        }
+        self.layout = layout = Layout.of(self.arrays)
         self.reader = Reader(layout, "num-examples")
         terms = Terms(k=1, offences=None, rest=0.0, longest_rest=0.0)
         arrays = {name: torch.from_numpy(array) for name, array in self.arrays.items()}
-        start, buffers = layout.vector(arrays), layout.buffer_vector(arrays)
-        self.federation = Federation(rules.kasync_sgd(0.1), start, terms, buffers=buffers)
+        self.start = (layout.vector(arrays), layout.buffer_vector(arrays))
+        self.federation = Federation(rules.kasync_sgd(0.1), self.start[0], terms, buffers=self.start[1])
         self.federation.present([0], 0.0)
         logging.getLogger("flwr").setLevel(logging.ERROR)
         self.logged: list[str] = []
@@ -87,7 +93,7 @@ class Replies:
 
     def _array(self, draw: Random, name: str, array: np.ndarray) -> Any:
         Array = self.flwr[0]
-        if draw.random() < 0.5:
+        if draw.random() < 0.7:
             return Array(array)
         shown = spoilt_array(draw, array, self.canary) if draw.random() < 0.5 else array
         held = io.BytesIO()
@@ -102,7 +108,7 @@ class Replies:
         return Array(kind, tuple(shape), draw.choice(("numpy.ndarray",) * 4 + ("pickle", "x" * 9000)), data)
 
     def read(self, made: Any) -> None:
-        """Nothing may be raised by them; what is accepted is finite, and what is not says why."""
+        """Nothing may be raised by them; what is accepted is finite, no variance below 0, and what is not says why."""
         orders = self.federation.dispatch(0.0)
         brought = self.reader.read(made)
         ended = [self.federation.collect(order.ticket, order.node, brought, 0.0) for order in orders]
@@ -110,7 +116,11 @@ class Replies:
         assert all(line.isprintable() and len(line) < 1000 for line in self.logged), self.logged
         self.logged.clear()
         self.federation.step(0.0)
-        assert bool(torch.isfinite(self.federation.server.params).all())
-        self.federation.server = replace(self.federation.server, params=torch.zeros(9, dtype=torch.float64))
+        params, buffers = self.federation.server.params, self.federation.buffers
+        assert bool(torch.isfinite(params).all())
+        assert bool(torch.isfinite(buffers).all())
+        assert float(self.layout.arrays(params, buffers)["running_var"].min()) >= 0.0
+        self.federation.server = replace(self.federation.server, params=self.start[0].clone())
+        self.federation.buffers = self.start[1]
         if not isinstance(brought, Delivery) or ended == ["refused"]:
             raise UserError(f"refused: {getattr(brought, 'reason', 'its numbers')}")
