@@ -38,7 +38,6 @@ SIZES = (  # parameters, k, repetitions
     (25_000_000, 4, 5),
     (25_000_000, 10, 5),
     (100_000_000, 4, 3),
-    (100_000_000, 10, 3),  # takes 25 GB
 )
 SAMPLES, BATCH = 500, 32  # a local epoch
 LEAST_PER_CORE = 0.8
@@ -107,21 +106,28 @@ def reply(arrays: ArrayRecord) -> Message:
 
 def server_costs(size: int, k: int, turns: int) -> None:
     """Milliseconds of processor time per delivery, FedAvg's and ours in turn on the same replies; and the memory."""
-    servers = {way: Server(way, size, k) for way in ("FedAvg", "fedbuff", "wkafl")}
-    replies = [reply(servers["FedAvg"].arrays) for _ in range(k)]
-    taken: dict[str, list[float]] = {way: [] for way in servers}
-    for _ in range(turns + 1):
-        for way, server in servers.items():
+    found = {way: beside_fedavg(way, size, k, turns) for way in ("fedbuff", "wkafl")}
+    base = statistics.median(cost for costs, _ in found.values() for cost in costs)
+    cells = []
+    for fedavg, ours in found.values():
+        ratio = statistics.median(a / b for a, b in zip(ours, fedavg, strict=True))
+        cells.append(f"{statistics.median(ours):.3g} ({ratio:.2f})")
+    held = " | ".join(memory(way, size, k) for way in ("FedAvg", *found)) if size >= 1_000_000 else " | | "
+    print(f"| {size / 1e6:g} million | {k} | {base:.3g} | {' | '.join(cells)} | {held} |", flush=True)
+
+
+def beside_fedavg(way: str, size: int, k: int, turns: int) -> tuple[list[float], list[float]]:
+    """FedAvg's milliseconds in every turn, and those of this way."""
+    servers = [Server("FedAvg", size, k), Server(way, size, k)]
+    replies = [reply(servers[0].arrays) for _ in range(k)]
+    taken: tuple[list[float], list[float]] = ([], [])
+    for turn in range(turns + 1):
+        for server, costs in zip(servers, taken, strict=True):
             began = time.process_time()
             server.update(iter(replies))
-            taken[way].append(1e3 * (time.process_time() - began) / k)
-    del servers, replies
-    costs = {way: statistics.median(found[1:]) for way, found in taken.items()}  # the first has pages to fault in
-    base = taken.pop("FedAvg")[1:]
-    ratios = {way: statistics.median(a / b for a, b in zip(taken[way][1:], base, strict=True)) for way in taken}
-    cells = " | ".join(f"{costs[way]:.3g} ({ratios[way]:.2f})" for way in taken)
-    models = " | ".join(memory(way, size, k) for way in costs) if size >= 1_000_000 else " | | "
-    print(f"| {size / 1e6:g} million | {k} | {costs['FedAvg']:.3g} | {cells} | {models} |", flush=True)
+            if turn:  # the first has pages to fault in
+                costs.append(1e3 * (time.process_time() - began) / k)
+    return taken
 
 
 def memory(way: str, size: int, k: int) -> str:

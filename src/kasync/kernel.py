@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import mmap
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -22,8 +21,6 @@ VERSION = 3  # of the functions in the library; one left over from another versi
 MOST_ROWS = 256  # beyond it a matrix product, which packs its operands first, may be faster
 LEVELS = ("any", "AVX2", "AVX-512")  # instructions the library was built for, in the order of _kernel.c
 TYPES = (torch.float32, torch.float64)
-PAGE = 1 << 21  # bytes of a large page
-LARGE = 8 * PAGE  # bytes of a tensor that is worth some
 
 _long, _pointer = ctypes.c_long, ctypes.c_void_p
 _rows = (_pointer, _long, _long, ctypes.c_int, _long)  # rows, count, width, is_double, threads
@@ -128,26 +125,8 @@ def combine(coefficients: Tensor, blocks: Sequence[Block]) -> Tensor:
         raise ValueError(f"coefficients {list(coefficients.shape)}: need one column for each of {len(rows)} rows")
     table, first = coefficients.to("cpu", torch.float64).contiguous(), _table(blocks[0])  # [n, B]
     result = first.new_empty(table.shape[0], first.shape[1])
-    _in_large_pages(result)
     _call("kasync_combine", rows, blocks, table.data_ptr(), table.shape[0], result.data_ptr())
     return result
-
-
-def _in_large_pages(fresh: Tensor) -> None:
-    """Ask for large pages where a large tensor will lie that nobody has written yet: fewer of them are faulted in."""
-    advise = None if fresh.nbytes < LARGE else _madvise()
-    if advise is not None:
-        start = -(-fresh.data_ptr() // PAGE) * PAGE
-        advise(start, (fresh.data_ptr() + fresh.nbytes) // PAGE * PAGE - start, mmap.MADV_HUGEPAGE)
-
-
-@functools.cache
-def _madvise() -> Any:
-    """The system's function of that name, or None where there is none or it knows no large pages."""
-    found = getattr(ctypes.CDLL(None), "madvise", None) if hasattr(mmap, "MADV_HUGEPAGE") else None
-    if found is not None:
-        found.argtypes = (_pointer, ctypes.c_size_t, ctypes.c_int)
-    return found
 
 
 def fits_sum(blocks: Sequence[Block]) -> bool:
