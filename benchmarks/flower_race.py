@@ -47,6 +47,7 @@ RULES = {  # a rule at the rate that docs/flower.md gives to a stranger, and at 
     "fedbuff, lr 1": lambda: rules.fedbuff(lr=1.0),
     "fedbuff, lr 1.5": lambda: rules.fedbuff(lr=1.5),
     "wkafl, lr .3": lambda: rules.wkafl(lr=0.3),
+    "wkafl, lr .6": lambda: rules.wkafl(lr=0.6),
     "recall, lr .02": lambda: rules.recall(lr=0.02, clients=CLIENTS),
     "recall, lr .05": lambda: rules.recall(lr=0.05, clients=CLIENTS),
 }
@@ -117,7 +118,8 @@ def main(grid: Grid, context: Context) -> None:
     for race in races["runs"]:
         curve = raced(grid, race)
         with open(races["out"], "a") as file:
-            file.write(json.dumps({**race, "curve": curve, "load": round(os.getloadavg()[0], 1)}) + "\n")
+            machine = {"load": round(os.getloadavg()[0], 1), "cores": os.cpu_count()}
+            file.write(json.dumps({**race, "curve": curve, **machine}) + "\n")
 
 
 def raced(grid: Grid, race: dict) -> list[tuple[float, float]]:
@@ -207,8 +209,8 @@ def report(runs: list[dict], picture: str | None) -> None:
         these = [run for run in runs if (run["engine"], run["equal"]) == (engine, equal)]
         base = {run["seed"]: seconds_to(run) for run in these if run["way"] == "FedAvg"}
         fleet = "all equally fast" if equal else f"{SLOW} of {CLIENTS} {FACTOR:.0f} times slower"
-        target, load = these[0]["target"], statistics.mean(run["load"] for run in these)
-        print(f"\n{engine}, {fleet}: seconds to {target:.0%}; load of the machine {load:.1f}, {os.cpu_count()} cores\n")
+        target, load, cores = these[0]["target"], statistics.mean(run["load"] for run in these), these[0]["cores"]
+        print(f"\n{engine}, {fleet}: seconds to {target:.0%}; load of the machine {load:.1f}, {cores} cores\n")
         print("| | seeds | seconds, median (all) | FedAvg's over these, by seed |\n|---|---|---|---|")
         for way in WAYS:
             found = {run["seed"]: seconds_to(run) for run in these if run["way"] == way}
@@ -240,7 +242,7 @@ def draw(runs: list[dict], path: Path) -> None:
             for number, run in enumerate(these):
                 times, accuracies = zip(*run["curve"], strict=True)
                 label = way if number == 0 else None
-                line = "--" if way.endswith(("1.5", ".05")) else "-"
+                line = "--" if way.endswith(("1.5", ".6", ".05")) else "-"
                 axes.plot(times, accuracies, line, color=colours[way], label=label, linewidth=1.2, alpha=0.8)
         axes.axhline(runs[0]["target"], color="black", linewidth=0.6)
         fleet = "all equally fast" if equal else f"{SLOW} of {CLIENTS} clients {FACTOR:.0f} times slower"
@@ -251,7 +253,7 @@ def draw(runs: list[dict], path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-COLOURS = ("#333333", "#8a8a8a", "#1b7f5c", "#1b7f5c", "#c7761b", "#6a5acd", "#6a5acd")
+COLOURS = ("#333333", "#8a8a8a", "#1b7f5c", "#1b7f5c", "#c7761b", "#c7761b", "#6a5acd", "#6a5acd")
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -273,7 +275,7 @@ if __name__ == "__main__":
             deployed(races, Path(folder) / "race") if given.deployment else simulated(races)
         raise SystemExit
     out, engine = Path(given.out).absolute(), "deployment" if given.deployment else "simulation"
-    common = {"engine": engine, "equal": given.equal, "target": given.target, "limit": given.limit}
+    common = {"engine": engine, "equal": given.equal, "target": given.target}
     common |= {"seconds": given.seconds or SECONDS[engine], "steps": STEPS[engine]}
     wanted = []
     for seed in () if given.picture else given.seeds or range(3 if given.deployment else 5):
@@ -281,6 +283,7 @@ if __name__ == "__main__":
         wanted += [{**common, "seed": seed, "way": way} for way in given.ways[turn:] + given.ways[:turn]]
     wanted = [race for race in wanted if not any(race.items() <= run.items() for run in read(out))]
     if wanted:
+        wanted = [{**race, "limit": given.limit} for race in wanted]
         command = [sys.executable, __file__, "--one", json.dumps({"runs": wanted, "out": str(out)})]
         ended = subprocess.run([*command, *["--deployment"] * given.deployment], capture_output=True, text=True)
         if not any(wanted[-1].items() <= run.items() for run in read(out)):

@@ -102,6 +102,32 @@ def test_training_evaluates_where_it_is_asked_to_and_averages_what_clients_repor
     assert grid.sent[0].content["config"]["server-round"] == 1
 
 
+def test_a_client_that_is_silent_when_asked_to_evaluate_does_not_hold_the_end(caplog):
+    def answer(message: Message) -> list[Message]:
+        if message.metadata.message_type == "train":
+            return towards(1.0, message)
+        if message.metadata.dst_node_id == 0:
+            return []
+        content = RecordDict({"metrics": MetricRecord({"accuracy": 0.5, "num-examples": 3})})
+        return [Message(content, reply_to=message)]
+
+    strategy = KAsync(rules.kasync_sgd(1.0), k=2, poll=0.002, fraction_evaluate=1.0, evaluation_timeout=0.3)
+    began = time.monotonic()
+    result = strategy.start(FakeGrid(range(3), answer), model(), 4)
+    assert time.monotonic() - began < 5.0  # the timeout of a piece of work is an hour
+    assert result.evaluate_metrics_clientapp[4]["accuracy"] == 0.5  # of those who answered
+    assert "4 clients did not answer an evaluation within 0 s of the end" in caplog.text
+
+
+def test_a_run_whose_clients_were_all_set_aside_ends_and_says_why(caplog):
+    def answer(message: Message) -> list[Message]:
+        return [reply(message, {"w": np.full(3, np.nan, np.float32)}, **{"num-examples": 1})]
+
+    strategy = KAsync(rules.kasync_sgd(1.0), k=2, poll=0.002, offences=1, grace=0.1)
+    strategy.start(FakeGrid(range(3), answer), model(), 4)
+    assert "the run ends after 0 updates: every client that is there was set aside" in caplog.text
+
+
 def test_clients_evaluate_while_others_train():
     def answer(message: Message) -> list[Message]:
         if message.metadata.message_type == "train":

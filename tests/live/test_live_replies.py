@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -51,11 +52,12 @@ def bfloat16(array: np.ndarray) -> Array:
     return stored(upper.view(np.dtype("V2")), "bfloat16")
 
 
+OTHER_TYPES = itertools.cycle([GOOD["w"].astype(np.float64), GOOD["w"].astype(np.float16), bfloat16(GOOD["w"])])
 Case = tuple[Callable[[Message], list[Message]], str, str]
 CASES: dict[str, Case] = {  # a row of the table -> the reply, how it ends, what the log says
     "the trained `state_dict` and `num-examples`": (lambda m: reply(m, GOOD), "accepted", ""),
     "float64, float16 or bfloat16 for float32": (
-        lambda m: reply(m, {**GOOD, "w": [GOOD["w"].astype(float), bfloat16(GOOD["w"])][m.metadata.dst_node_id % 2]}),
+        lambda m: reply(m, {**GOOD, "w": next(OTHER_TYPES)}),
         "accepted",
         "",
     ),
@@ -154,7 +156,24 @@ def test_every_row_of_the_page_is_tried_and_says_what_was_seen():
     for row, (_, ends, _) in CASES.items():
         assert words[ends] in rows[row], row
     listed = [row for row in rows if row not in ("your ClientApp returns", "---")]
-    assert sorted(listed) == sorted(CASES)
+    assert sorted(listed) == sorted([*CASES, *OTHER_MODELS])
+    assert {rows[row] for row in OTHER_MODELS} == {"used"}
+
+
+def test_arrays_of_several_types_each_keep_their_own():
+    types = {"a": "float32", "b": "float16", "c": "float64", "running_mean": "float16", "seen": "int32", "on": "bool"}
+
+    def answer(message: Message) -> list[Message]:
+        got = {name: message.content["arrays"][name].numpy() for name in types}
+        assert {name: str(array.dtype) for name, array in got.items()} == types
+        return reply(message, {n: ~a if n == "on" else np.asarray(a + np.ones_like(a)) for n, a in got.items()})
+
+    start = ArrayRecord({name: Array(np.zeros(2, dtype)) for name, dtype in types.items()})
+    strategy = KAsync(rules.fedbuff(1.0), k=2, poll=0.002, shortage="wait")
+    arrays = strategy.start(FakeGrid(range(2), answer), start, 5).arrays
+    assert {name: array.dtype for name, array in arrays.items()} == types
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array.numpy(), 1 if name == "on" else 5, err_msg=name)
 
 
 def test_scikit_learns_coefficients_travel_as_they_are():
@@ -178,3 +197,9 @@ def test_scikit_learns_coefficients_travel_as_they_are():
     assert found.dtype == np.float64
     cosine = float(found[0] @ truth / np.linalg.norm(found) / np.linalg.norm(truth))
     assert cosine > 0.95
+
+
+OTHER_MODELS = {  # a row of the table that needs another model -> its test
+    "scikit-learn's `coef_` and `intercept_`": test_scikit_learns_coefficients_travel_as_they_are,
+    "a model of several types": test_arrays_of_several_types_each_keep_their_own,
+}
