@@ -207,6 +207,24 @@ def test_nobody_new_takes_the_place_of_one_who_is_back_in_the_same_moment():
     assert {client.node: client.number for client in federation.roster} == {"a": 0, "b": 1, "new": None}
 
 
+def test_a_delivery_that_waits_since_the_tables_grew_has_its_row_after_a_death(tmp_path):
+    def founded_again() -> Federation:
+        terms = Terms(k=2, brings="gradients")
+        return Federation(rules.ace(1.0, clients=1), torch.zeros(2), terms, Journal(tmp_path / "state", {}))
+
+    federation = founded_again()
+    federation.present("abc", 0.0)
+    federation.dispatch(0.0)
+    bring(federation, order_of(federation, "c"), value=3.0)  # dies before anything of the growth was saved
+    again = founded_again()
+    again.present("abc", 1.0)
+    again.dispatch(1.0)
+    bring(again, order_of(again, "a"), value=1.0)
+    assert again.step(1.0) is not None
+    (latest,) = [value for name, value in again.server.memory.items() if name.endswith(".latest")]
+    assert {node: float(latest[again.roster.by_node[node].number][0]) for node in "ac"} == {"a": 1.0, "c": 3.0}
+
+
 def test_a_rule_whose_rounds_are_of_everybody_does_not_grow():
     federation = founded(rules.ringleader(1.0, clients=2), k=1)
     federation.present(range(3), 0.0)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kasync import rules
+from kasync import Rule, rules
 from kasync.live.deliveries import Delivery, Failure, Garbage
 from kasync.live.journal import Journal
 from kasync.live.loop import GIVEN_UP, Federation, Order
@@ -73,7 +73,10 @@ class AnyOrder(RuleBasedStateMachine):
 
     def founded(self) -> Federation:
         journal = Journal(Path(self.folder.name) / "state", {"run": "test"}, self.every) if self.journalled else None
-        return Federation(rules.kasync_sgd(1.0), torch.zeros(2), self.terms, journal, now=self.now)
+        return Federation(self.made(), torch.zeros(2), self.terms, journal, now=self.now)
+
+    def made(self) -> Rule:
+        return rules.kasync_sgd(1.0)
 
     @rule(node=NODES)
     def join(self, node: int) -> None:
@@ -175,6 +178,9 @@ class AnyOrder(RuleBasedStateMachine):
         assert all(stale >= 0 for stale in update.staleness)
         assert len({each.client for each in update.used}) == len(update.used)
         self.used += [int(row[0]) for row in rows]
+        self.check_model(update, rows, before)
+
+    def check_model(self, update, rows, before) -> None:
         torch.testing.assert_close(self.federation.server.params, before - rows.mean(0), rtol=1e-5, atol=1e-4)
 
     @invariant()
@@ -249,6 +255,33 @@ class AnyOrderWithDeaths(AnyOrder):
         self.federation.present(self.here, self.now)
 
 
+class AnyOrderWithTables(AnyOrderWithDeaths):
+    """The same, and the rule remembers the newest delivery of each of two clients at first, of more as they come."""
+
+    def made(self) -> Rule:
+        self.newest: dict[int, float] = getattr(self, "newest", {})  # client number -> its last stamp
+        return rules.ace(1.0, clients=2)
+
+    def check_model(self, update, rows, before) -> None:
+        self.newest |= {each.client: float(row[0]) for each, row in zip(update.used, rows, strict=True)}
+        memory = self.federation.server.memory
+        table = next(value for name, value in memory.items() if name.endswith(".latest"))
+        assert {number: float(table[number][0]) for number in self.newest} == self.newest
+        mean = sum(self.newest.values()) / len(self.newest)
+        torch.testing.assert_close(
+            float(self.federation.server.params[0]), float(before[0]) - mean, rtol=1e-5, atol=1e-3
+        )
+
+    @invariant()
+    def everybody_who_is_there_has_a_place_of_its_own(self) -> None:
+        if not hasattr(self, "federation"):
+            return
+        roster = self.federation.roster
+        assert all(client.number is not None for client in roster if client.present and not client.aside)
+        assert {number: client.number for number, client in roster.seats.items()} == {n: n for n in roster.seats}
+        assert roster.room == self.federation.rule.clients >= roster.population
+
+
 def test_of_the_work_that_was_given_up_only_the_last_is_remembered(monkeypatch):
     monkeypatch.setattr("kasync.live.loop.GIVEN_UP", 3)
     terms = Terms(k=1, brings="gradients", timeout=1.0, rest=0.0, longest_rest=0.0)
@@ -291,5 +324,7 @@ def test_versions_in_a_folder_give_the_same_model_and_leave_with_the_work_on_the
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestAnyOrderWithTables = AnyOrderWithTables.TestCase
+TestAnyOrderWithTables.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
 TestAnyOrderWithDeaths = AnyOrderWithDeaths.TestCase
 TestAnyOrderWithDeaths.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
