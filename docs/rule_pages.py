@@ -12,12 +12,13 @@ import inspect
 import re
 import sys
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from kasync import Rule, report, rules
+from kasync import Arrivals, Rule, ServerState, report, rules
 from kasync.experiments.experiment import Task
 from kasync.report.results import ACCURACY, STABILITY
 
@@ -38,6 +39,8 @@ NEEDS = {
     "server_gradient": "a gradient of the server's own, on a few samples",
 }
 KEPT = 0.95  # of the best accuracy
+LENGTH = 7919  # parameters of a model on which what rules remember is counted
+COUNTED = ("no", "one", "two", "three")
 WIDTH = 150  # of a line of prose
 WORD = re.compile(r"(?:\$[^$]*\$|`[^`]*`|\[[^\]]*\]|\S)+")
 ABOUT = """
@@ -97,11 +100,58 @@ def needed(facts: rules.Facts, own: dict[str, Any]) -> str:
     reads = [NEEDS[need] for need in NEEDS if need in (facts.needs or ())]
     rows = [
         f"- Beside the gradients: {', '.join(reads) if reads else 'nothing'}.",
-        f"- Memory at the server: {own.get('cost', 'none.')}",
+        f"- It remembers {Held.by(built(own))}",
+        *([f"- {own['cost']}"] if "cost" in own else []),
         f"- Its rate is called `{facts.rate}`" + (f", its main knob `{facts.knob}`." if facts.knob else "."),
         "- Runs of it can" + ("" if facts.stackable else "not") + " share their steps on a GPU (`kasync.together`).",
     ]
     return "\n".join(rows)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a server holds for a rule after a step, counted on a model of LENGTH parameters."""
+
+    rows: float  # as long as the model, for each client
+    queued: int  # the same, in a queue
+    vectors: int  # as long as the model,
+    exact: int  # and how many of them are in float64
+    each: bool  # a number or two for every client
+    numbers: int  # others
+
+    @classmethod
+    def by(cls, rule: Rule) -> Held:
+        params, (few, none) = torch.zeros(LENGTH), (torch.zeros(2, LENGTH), [0, 0])
+        delivered = Arrivals(few, none, [1.0, 1.0], [1, 1], [0, 1], few)
+        memory = list(rule.shaped([(LENGTH,)])(ServerState.initial(params), delivered)[0].memory.values())
+        tables = sum(len(each) - 1 for each in memory if each.dim() == 2)  # the last row of each is nobody's
+        vectors = [each.dtype for each in memory if each.shape == params.shape]
+        small = [len(each) for each in memory if each.dim() == 1 and len(each) < LENGTH]
+        clients = rule.clients or 0
+        return cls(
+            rows=tables / clients if clients else 0.0,
+            queued=0 if clients else tables,
+            vectors=len(vectors),
+            exact=vectors.count(torch.float64),
+            each=bool(clients) and any(number > clients for number in small),
+            numbers=sum(number for number in small if not 0 < clients < number),
+        )
+
+    def __str__(self) -> str:
+        found = []
+        if self.rows:
+            found.append(f"{COUNTED[int(self.rows)]} row{'s' * (self.rows > 1)} as long as the model for every client")
+        if self.queued:
+            found.append(f"{self.queued} rows as long as the model, the queue")
+        if self.vectors:
+            found.append(f"{COUNTED[self.vectors]} vector{'s' * (self.vectors > 1)} as long as the model")
+        if self.exact:
+            found[-1] += f", {'one of them ' * (self.vectors > 1)}in float64"
+        if self.each:
+            found.append("a number or two for every client")
+        if self.numbers:
+            found.append(f"{self.numbers:,} numbers")
+        return ("; ".join(found) or "nothing") + "."
 
 
 @functools.cache
@@ -172,7 +222,7 @@ def composition(rule: Rule) -> str:
 
 def summary(part: Any) -> str:
     text, _, source = (inspect.getdoc(part) or "").partition("\n")[0].partition("   (")
-    return f"`{text}`" + (f" ({source}" if source else "")
+    return f"`{text.replace('`', '')}`" + (f" ({source}" if source else "")
 
 
 def told(results: dict[str, dict[str, str]]) -> str:

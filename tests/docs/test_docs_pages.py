@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 
 import pytest
 from pages import PAGES, ROOT, name_of
@@ -32,7 +33,7 @@ PUBLIC = [
 def script(name: str):
     """A program of docs/ as a module."""
     spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
@@ -47,6 +48,30 @@ def test_every_rule_has_the_page_that_its_docstring_makes():
         assert kept.exists(), "run python docs/rule_pages.py"
         assert without_results(kept.read_text()) == without_results(made), f"{name}: run python docs/rule_pages.py"
     assert {page.stem for page in (DOCS / "rules").glob("*.md")} == {*rules.RULES, "index", "which"}
+
+
+def test_what_rules_cost_is_what_they_hold_after_a_step():
+    """The table of the page "Which rule should I take?", every rule once, against a count of its memory."""
+    pages, words = script("rule_pages"), tomllib.loads((DOCS / "rule_words.toml").read_text())
+    found = {name: pages.Held.by(pages.built(words[name])) for name in rules.RULES}
+    kinds = {
+        "none, or a few numbers": lambda held: not (held.rows or held.queued or held.vectors or held.each),
+        "one to three vectors as long as the model": lambda held: held.vectors in (1, 2, 3) and not held.rows,
+        "one number for every client": lambda held: held.each and not held.rows,
+        "one row as long as the model for each place of a queue": lambda held: held.queued > 0,
+        "one row as long as the model for every client": lambda held: held.rows == 1,
+        "two rows as long as the model for every client": lambda held: held.rows == 2,
+    }
+    table = (DOCS / "rules" / "which.md").read_text().partition("## What they cost")[2].partition("\n## ")[0]
+    told = {}
+    for line in table.strip().splitlines()[2:]:
+        kind, names = (cell.strip() for cell in line.strip("|").split("|"))
+        for title in names.split(", "):
+            assert told.setdefault(title.lower(), kind) is kind, f"{title} stands there twice"
+    assert told.keys() == {rules.facts(name).title.lower() for name in rules.RULES}
+    for name, held in found.items():
+        fits = [kind for kind, holds in kinds.items() if holds(held)]
+        assert fits == [told[rules.facts(name).title.lower()]], f"{name}: {held}"
 
 
 def test_a_rule_without_results_says_so_and_one_with_results_shows_them():
