@@ -268,8 +268,8 @@ class Basis:
             return
         read = table[0, : self.k].tolist() if len(table) == 1 else table[:, : self.k].any(0).tolist()
         if not all(read):
-            rows = matrix(self.blocks["gradients"])
-            if not all(_sum_is_finite(row) for row, seen in zip(rows, read, strict=True) if not seen):
+            unread = torch.tensor([[float(not seen) for seen in read]], dtype=torch.float64)
+            if not _sum_is_finite(combine(unread, [self.blocks["gradients"]])):
                 raise NotFinite
         if not _sum_is_finite(made):
             raise NotFinite

@@ -84,6 +84,19 @@ def test_more_deliveries_than_nodes_are_waited_for_aloud(caplog):
     assert said == ["waiting for nodes: 4 of 10"] * 3  # at once and every half a minute
 
 
+def test_clients_that_never_answer_are_named_every_half_a_minute_until_one_does(caplog):
+    federation = founded(k=2)
+    federation.present(range(3), 0.0)
+    first, *_ = federation.dispatch(0.0)
+    with caplog.at_level(logging.INFO, "kasync.live"):
+        for now in range(5, 70, 5):
+            federation.step(float(now))
+        bring(federation, first)
+        federation.step(400.0)
+    said = [line for line in caplog.messages if "no answer" in line]
+    assert said == ["no answer yet from 3 clients at work; each has 3600 s"] * 2
+
+
 def test_when_everybody_was_set_aside_the_run_ends_and_says_why():
     federation = founded(offences=1, grace=20.0)
     federation.present(range(2), 0.0)

@@ -36,17 +36,17 @@ from kasync.live.terms import Terms
 log = logging.getLogger("kasync.live")
 GIVEN_UP = 10_000  # a reply later than so many others that were given up counts as a duplicate
 REMINDER = 30.0  # seconds after which what the run waits for is said again
-COUNTS_ITSELF = (  # parts that weigh by examples themselves, that keep a mean, and those made not to believe a client
+WEIGH_THEMSELVES = (parts.WeighByStaleness, parts.WeighByAgeAndDirection)  # by examples
+KEEP_A_MEAN = (parts.AverageEveryone, parts.AverageModels, parts.AverageQueue, parts.AverageRounds)  # of their own
+BELIEVE_NOBODY = (  # parts that were made not to believe a client, so not the number it says either
     parts.AcceptByScore,
     parts.AcceptNearServer,
-    parts.AverageModels,
-    parts.AverageQueue,
     parts.CenterAndClip,
     parts.FindMedian,
     parts.PickCentral,
     parts.TrustByServer,
-    parts.WeighByStaleness,
 )
+FIX_DIRECTION = (parts.ApproximateMomentum,)  # after which weights no longer matter
 NEEDS_K = (parts.CenterAndClip, parts.FindMedian, parts.PickCentral)  # few deliveries are no majority
 
 
@@ -106,6 +106,9 @@ class Federation:
                 f"rule.shaped(parameter.shape for parameter in model.parameters())."
             )
         self.rule, self.terms = composed(rule, terms, privacy), terms
+        self.believed = _has(rule, BELIEVE_NOBODY) is None
+        if terms.weigh == "examples" and (part := _has(rule, KEEP_A_MEAN + BELIEVE_NOBODY)):
+            log.info("%s counts every client the same, whatever its number of examples (%s)", rule.name, part)
         self.min_k = least_deliveries(rule, terms)
         self.journal, self.privacy = journal, privacy
         if journal is not None and journal.every > 1 and privacy is not None and privacy.noise == "sum":
@@ -261,9 +264,9 @@ class Federation:
                 Rows(self.pool.table, [each.slot for each in used]),
                 staleness,
                 None if None in losses else losses,  # type: ignore[arg-type]
-                [each.examples for each in used],
+                [each.examples if self.believed else 1.0 for each in used],
                 [each.client for each in used],
-                torch.stack([each.start for each in used]) if self.rule.needs_starts else None,  # type: ignore[misc]
+                self._starts(used) if self.rule.needs_starts else None,
             ),
         )
         weights = step.weights.clamp(min=0.0)
@@ -396,6 +399,10 @@ class Federation:
             (buffers.to(self.buffers) * (share / total) for buffers, share in brought), torch.zeros_like(self.buffers)
         )
 
+    def _starts(self, used: Sequence[Accepted]) -> Tensor:
+        """[k, D] what each client started from, where the server computes; versions in files lie at the host."""
+        return torch.stack([each.start.to(self.server.params.device) for each in used if each.start is not None])
+
     def _file_version(self) -> None:
         """Put the newest version, which will be an old one, into a file; it stays in memory if that cannot be."""
         try:
@@ -439,6 +446,11 @@ class Federation:
     def _watch(self, now: float, able: int) -> None:
         """Take note of a shortage of clients and of its end; say it at once, and again every while."""
         hopeless = self.started and self.roster.hopeless()
+        asked = now - min((self.roster.seats[order.client].began for order in self.orders.values()), default=now)
+        if asked >= REMINDER and not any(each.delivered or each.refused or each.failed for each in self.roster):
+            limit = self.terms.deadline or self.terms.timeout
+            said = f"no answer yet from {len(self.orders)} clients at work; each has {limit:.0f} s"
+            self._remind(now, "answers", said, logging.INFO)
         self.hopeless_since = (self.hopeless_since if self.hopeless_since is not None else now) if hopeless else None
         if not self.started or able >= self.terms.k:
             if self.short_since is not None:
@@ -494,9 +506,16 @@ class Federation:
 
 def composed(rule: Rule, terms: Terms, privacy: Privacy | None) -> Rule:
     """The rule with what the terms and the privacy add to it."""
-    if terms.weigh == "examples" and not any(isinstance(part, COUNTS_ITSELF) for part in rule.parts):
-        rule = replace(rule, parts=(*rule.parts, WeighByExamples()))
+    if terms.weigh == "examples" and not _has(rule, WEIGH_THEMSELVES + KEEP_A_MEAN + BELIEVE_NOBODY):
+        ends = (place for place, part in enumerate(rule.parts) if isinstance(part, FIX_DIRECTION))
+        place = next(ends, len(rule.parts))
+        rule = replace(rule, parts=(*rule.parts[:place], WeighByExamples(), *rule.parts[place:]))
     return rule if privacy is None else privacy.around(rule)
+
+
+def _has(rule: Rule, kinds: tuple[type[Part], ...]) -> str | None:
+    """The name of the first part of one of these kinds."""
+    return next((type(part).__name__ for part in rule.parts if isinstance(part, kinds)), None)
 
 
 def least_deliveries(rule: Rule, terms: Terms) -> int:
