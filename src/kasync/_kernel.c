@@ -20,7 +20,7 @@
 /* Where the product of rows i <= j lies among all pairs. */
 static ALWAYS_INLINE long pair_of(long count, long i, long j) { return i * count - i * (i - 1) / 2 + (j - i); }
 
-/* Of how many rows the next run should have been asked for by now: memory and arithmetic then keep step. */
+/* Prefetch distance in rows: in proportion to the products done, so that memory and arithmetic keep pace. */
 static ALWAYS_INLINE long due(long count, long pairs, long summed) { return (count * summed + pairs - 1) / pairs; }
 
 #define TILE 3 /* 16 vector registers: 9 sums and 6 operands, */

@@ -25,9 +25,9 @@
 
 /* A convolution without padding, stride or dilation. */
 typedef struct {
-    long outputs, inputs, tall, broad; /* of the weights */
-    long high, wide;                   /* of a picture */
-    long up, across;                   /* of its result */
+    long outputs, inputs, kernel_height, kernel_width; /* of the weights */
+    long height, width;                                /* of a picture */
+    long out_height, out_width;                        /* of its result */
 } Shape;
 
 /* Vectors of n = 8 or 4: of 2 n numbers those at even or at odd places; and the way back. */
@@ -53,11 +53,11 @@ typedef struct {
     } while (0)
 
 /* Where the 2 n columns start that are next; the last overlap those before. */
-#define FROM(n) (at + 2 * n <= wide ? at : wide - 2 * n)
+#define FROM(n) (at + 2 * n <= width ? at : width - 2 * n)
 
 #define POOL(n)                                                                       \
-    for (long at = 0; at < wide; at += 2 * n) {                                       \
-        const float *above = x + FROM(n), *below = above + wide;                      \
+    for (long at = 0; at < width; at += 2 * n) {                                      \
+        const float *above = x + FROM(n), *below = above + width;                     \
         REAL_##n top, bottom;                                                         \
         TAKE_LARGER(n, top, PICK(n, EVEN, above), PICK(n, ODD, above));               \
         TAKE_LARGER(n, bottom, PICK(n, EVEN, below), PICK(n, ODD, below));            \
@@ -65,8 +65,8 @@ typedef struct {
     }
 
 #define UNPOOL(n)                                                                                  \
-    for (long at = 0; at < wide; at += 2 * n) {                                                    \
-        const float *above = x + FROM(n), *below = above + wide;                                   \
+    for (long at = 0; at < width; at += 2 * n) {                                                   \
+        const float *above = x + FROM(n), *below = above + width;                                  \
         float *to = back + FROM(n);                                                                \
         const REAL_##n largest = AT_##n((float *)y + FROM(n) / 2);                                 \
         const BITS_##n given = (BITS_##n)AT_##n((float *)grad + FROM(n) / 2);                      \
@@ -74,7 +74,7 @@ typedef struct {
         const BITS_##n b = (PICK(n, ODD, above) == largest) & ~a;                                  \
         const BITS_##n c = (PICK(n, EVEN, below) == largest) & ~(a | b), d = ~(a | b | c);         \
         PAIRS(n, to, given & a, given & b);                                                        \
-        PAIRS(n, to + wide, given & c, given & d);                                                 \
+        PAIRS(n, to + width, given & c, given & d);                                                \
     }
 
 #define TARGET
@@ -103,50 +103,54 @@ int kasync_level(int limit); /* 0, 1 or 2, see _kernel.c */
 #define BEST(name) name##_plain
 #endif
 
-static Shape shape_of(const long *given) { /* outputs, inputs, tall, broad, high, wide */
+static Shape shape_of(const long *given) { /* outputs, inputs, kernel_height, kernel_width, height, width */
     return (Shape){given[0], given[1], given[2], given[3],
                    given[4], given[5], given[4] - given[2] + 1, given[5] - given[3] + 1};
 }
 
-/* y [samples, outputs, up, across] = x [samples, inputs, high, wide] convolved, plus bias or NULL; 8 columns or more */
+/* y [samples, outputs, out_height, out_width] = x [samples, inputs, height, width] convolved, plus bias or NULL;
+ * out_width is 8 or more. */
 int kasync_convolve(const float *x, const float *weights, const float *bias, long samples, const long *given,
                     float *y) {
     const Shape shape = shape_of(given);
-    const long vectors = (shape.across + 7) / 8, size = shape.inputs * shape.tall * shape.broad;
+    const long vectors = (shape.out_width + 7) / 8, size = shape.inputs * shape.kernel_height * shape.kernel_width;
     long *places = malloc(vectors * sizeof(long)); /* the last eight columns overlap those before */
     if (!places) return 1;
-    for (long v = 0; v < vectors; v++) places[v] = v < vectors - 1 ? 8 * v : shape.across - 8;
+    for (long v = 0; v < vectors; v++) places[v] = v < vectors - 1 ? 8 * v : shape.out_width - 8;
     void (*const convolve)(const float *, const float *, const float *, Shape, const long *, int, int, float *) =
         BEST(convolve);
     for (long s = 0; s < samples; s++)
         for (long o = 0; o < shape.outputs; o += ABREAST)
-            for (long row = 0; row < shape.up; row++)
+            for (long row = 0; row < shape.out_height; row++)
                 for (long v = 0; v < vectors; v += VECTORS)
-                    convolve(x + (s * shape.inputs * shape.high + row) * shape.wide, weights + o * size,
+                    convolve(x + (s * shape.inputs * shape.height + row) * shape.width, weights + o * size,
                              bias ? bias + o : NULL, shape, places + v,
                              shape.outputs - o < ABREAST ? shape.outputs - o : ABREAST,
                              vectors - v < VECTORS ? vectors - v : VECTORS,
-                             y + ((s * shape.outputs + o) * shape.up + row) * shape.across);
+                             y + ((s * shape.outputs + o) * shape.out_height + row) * shape.out_width);
     free(places);
     return 0;
 }
 
-/* rows [clients]: to where each client's gradient of weights [outputs, inputs, tall, broad] goes, and of the bias where
- * there is one, from its samples x and the gradient of their result. 0, or 1 when there is no memory. */
+/* rows [clients]: to where each client's gradient of weights [outputs, inputs, kernel_height, kernel_width] goes, and
+ * of the bias where there is one, from its samples x and the gradient of their result. 0, or 1 when there is no
+ * memory. */
 int kasync_weights(const float *x, const float *grad, long clients, long samples, const long *given, int has_bias,
                    float *const *rows) {
     const Shape shape = shape_of(given);
-    const long padded = (shape.across + 7) / 8 * 8, lines = samples * shape.outputs * shape.up;
-    const long picture = shape.inputs * shape.high * shape.wide, size = shape.inputs * shape.tall * shape.broad;
+    const long padded = (shape.out_width + 7) / 8 * 8, lines = samples * shape.outputs * shape.out_height;
+    const long picture = shape.inputs * shape.height * shape.width;
+    const long size = shape.inputs * shape.kernel_height * shape.kernel_width;
     float *pictures = malloc((samples * picture + 8) * sizeof(float)); /* 8 more, which padding multiplies by 0 */
-    float *grads = malloc((lines * padded + 1) * sizeof(float));       /* [samples, outputs, up, padded] */
+    float *grads = malloc((lines * padded + 1) * sizeof(float));       /* [samples, outputs, out_height, padded] */
     const int failed = !pictures || !grads;
     for (long client = 0; !failed && client < clients; client++) {
         memcpy(pictures, x + client * samples * picture, samples * picture * sizeof(float));
         memset(pictures + samples * picture, 0, 8 * sizeof(float));
         memset(grads, 0, lines * padded * sizeof(float));
         for (long line = 0; line < lines; line++)
-            memcpy(grads + line * padded, grad + (client * lines + line) * shape.across, shape.across * sizeof(float));
+            memcpy(grads + line * padded, grad + (client * lines + line) * shape.out_width,
+                   shape.out_width * sizeof(float));
         float *bias = has_bias ? rows[client] + shape.outputs * size : NULL;
         BEST(weights)(pictures, grads, shape, padded, samples, rows[client], bias);
     }
@@ -164,14 +168,14 @@ int kasync_dense(const float *x, const float *grad, long clients, long samples, 
     return 0;
 }
 
-/* y [lines, wide / 2] = the largest of every 2 x 2 of x [2 * lines, wide]; a NaN is larger than all. */
-int kasync_pool(const float *x, long lines, long wide, float *y) {
-    BEST(pool)(x, lines, wide, y);
+/* y [lines, width / 2] = the largest of every 2 x 2 of x [2 * lines, width]; a NaN is larger than all. */
+int kasync_pool(const float *x, long lines, long width, float *y) {
+    BEST(pool)(x, lines, width, y);
     return 0;
 }
 
-/* back [2 * lines, wide] = the gradient of y at the first of those equal to it, 0 elsewhere. */
-int kasync_unpool(const float *x, const float *y, const float *grad, long lines, long wide, float *back) {
-    BEST(unpool)(x, y, grad, lines, wide, back);
+/* back [2 * lines, width] = the gradient of y at the first of those equal to it, 0 elsewhere. */
+int kasync_unpool(const float *x, const float *y, const float *grad, long lines, long width, float *back) {
+    BEST(unpool)(x, y, grad, lines, width, back);
     return 0;
 }

@@ -10,17 +10,18 @@ typedef int NAME(bits) __attribute__((vector_size(32)));
 #define STORE(address) (*(NAME(eight_loaded) *)(address))
 
 /* A part of one row of `count` outputs: eight columns at each of `vectors` places.
- * x [inputs, high, wide] from this row on, weights and y from these outputs on. */
+ * x [inputs, height, width] from this row on, weights and y from these outputs on. */
 TARGET ALWAYS_INLINE static void NAME(row)(const float *x, const float *weights, const float *bias, Shape shape,
                                            const long *places, int count, int vectors, float *y) {
-    const long size = shape.inputs * shape.tall * shape.broad, plane = shape.up * shape.across;
+    const long size = shape.inputs * shape.kernel_height * shape.kernel_width;
+    const long plane = shape.out_height * shape.out_width;
     EIGHT sums[ABREAST][VECTORS];
     UNROLL_ALL for (int o = 0; o < count; o++)
         UNROLL_ALL for (int v = 0; v < vectors; v++) sums[o][v] = (EIGHT){0} + (bias ? bias[o] : 0.0f);
     for (long c = 0; c < shape.inputs; c++)
-        for (long r = 0; r < shape.tall; r++)
-            for (long k = 0; k < shape.broad; k++, weights++) {
-                const float *from = x + (c * shape.high + r) * shape.wide + k;
+        for (long r = 0; r < shape.kernel_height; r++)
+            for (long k = 0; k < shape.kernel_width; k++, weights++) {
+                const float *from = x + (c * shape.height + r) * shape.width + k;
                 EIGHT inputs[VECTORS];
                 UNROLL_ALL for (int v = 0; v < vectors; v++) inputs[v] = LOAD(from + places[v]);
                 UNROLL_ALL for (int o = 0; o < count; o++)
@@ -44,30 +45,30 @@ TARGET static void NAME(convolve)(const float *x, const float *weights, const fl
 #undef ROW
 #undef ROWS
 
-/* out [count, broad], outputs `size` apart: the gradient of one row of the kernel, for one input channel.
- * x from that row and channel on, grad [samples, outputs, up, padded] from the first of the outputs on. */
+/* out [count, kernel_width], outputs `size` apart: the gradient of one row of the kernel, for one input channel.
+ * x from that row and channel on, grad [samples, outputs, out_height, padded] from the first of the outputs on. */
 TARGET ALWAYS_INLINE static void NAME(kernel_row)(const float *x, const float *grad, Shape shape, long padded,
-                                                  long samples, int count, int broad, float *out) {
-    const long picture = shape.inputs * shape.high * shape.wide, plane = shape.up * padded;
+                                                  long samples, int count, int kernel_width, float *out) {
+    const long picture = shape.inputs * shape.height * shape.width, plane = shape.out_height * padded;
     EIGHT sums[TOGETHER][WIDEST];
     UNROLL_ALL for (int o = 0; o < count; o++)
-        UNROLL_ALL for (int k = 0; k < broad; k++) sums[o][k] = (EIGHT){0};
+        UNROLL_ALL for (int k = 0; k < kernel_width; k++) sums[o][k] = (EIGHT){0};
     for (long sample = 0; sample < samples; sample++)
-        for (long row = 0; row < shape.up; row++) {
-            const float *inputs = x + sample * picture + row * shape.wide;
+        for (long row = 0; row < shape.out_height; row++) {
+            const float *inputs = x + sample * picture + row * shape.width;
             const float *mine = grad + sample * shape.outputs * plane + row * padded;
             for (long column = 0; column < padded; column += 8) {
                 EIGHT g[TOGETHER];
                 UNROLL_ALL for (int o = 0; o < count; o++) g[o] = LOAD(mine + o * plane + column);
-                UNROLL_ALL for (int k = 0; k < broad; k++) {
+                UNROLL_ALL for (int k = 0; k < kernel_width; k++) {
                     const EIGHT shifted = LOAD(inputs + column + k);
                     UNROLL_ALL for (int o = 0; o < count; o++) sums[o][k] += g[o] * shifted;
                 }
             }
         }
-    const long size = shape.inputs * shape.tall * shape.broad;
+    const long size = shape.inputs * shape.kernel_height * shape.kernel_width;
     UNROLL_ALL for (int o = 0; o < count; o++)
-        UNROLL_ALL for (int k = 0; k < broad; k++) out[o * size + k] = TOTAL(sums[o][k]);
+        UNROLL_ALL for (int k = 0; k < kernel_width; k++) out[o * size + k] = TOTAL(sums[o][k]);
 }
 
 #define COUNT(o, k)                                                       \
@@ -79,25 +80,26 @@ TARGET ALWAYS_INLINE static void NAME(kernel_row)(const float *x, const float *g
 /* The same for numbers known only now. */
 TARGET static void NAME(some)(const float *x, const float *grad, Shape shape, long padded, long samples, int count,
                               float *out) {
-    switch (10 * count + shape.broad) { COUNTS(1) COUNTS(2) COUNTS(3) COUNTS(4) COUNTS(5) COUNTS(6) COUNTS(7) }
+    switch (10 * count + shape.kernel_width) { COUNTS(1) COUNTS(2) COUNTS(3) COUNTS(4) COUNTS(5) COUNTS(6) COUNTS(7) }
 }
 #undef COUNT
 #undef COUNTS
 
-/* One client's gradient of weights [outputs, inputs, tall, broad] and, where it is not NULL, of bias [outputs]. */
+/* One client's gradient of weights [outputs, inputs, kernel_height, kernel_width] and, where it is not NULL, of bias
+ * [outputs]. */
 TARGET static void NAME(weights)(const float *x, const float *grad, Shape shape, long padded, long samples,
                                  float *weights, float *bias) {
     for (long c = 0; c < shape.inputs; c++)
-        for (long r = 0; r < shape.tall; r++)
+        for (long r = 0; r < shape.kernel_height; r++)
             for (long o = 0; o < shape.outputs; o += TOGETHER)
-                NAME(some)(x + (c * shape.high + r) * shape.wide, grad + o * shape.up * padded, shape, padded, samples,
-                           shape.outputs - o < TOGETHER ? shape.outputs - o : TOGETHER,
-                           weights + ((o * shape.inputs + c) * shape.tall + r) * shape.broad);
+                NAME(some)(x + (c * shape.height + r) * shape.width, grad + o * shape.out_height * padded, shape, padded,
+                           samples, shape.outputs - o < TOGETHER ? shape.outputs - o : TOGETHER,
+                           weights + ((o * shape.inputs + c) * shape.kernel_height + r) * shape.kernel_width);
     for (long o = 0; bias && o < shape.outputs; o++) {
         EIGHT sum = {0};
         for (long sample = 0; sample < samples; sample++)
-            for (long i = 0; i < shape.up * padded; i += 8)
-                sum += LOAD(grad + (sample * shape.outputs + o) * shape.up * padded + i);
+            for (long i = 0; i < shape.out_height * padded; i += 8)
+                sum += LOAD(grad + (sample * shape.outputs + o) * shape.out_height * padded + i);
         bias[o] = TOTAL(sum);
     }
 }
@@ -148,34 +150,35 @@ typedef int NAME(four_bits) __attribute__((vector_size(16)));
 #define AT_8(address) (*(NAME(eight_loaded) *)(address))
 #define AT_4(address) (*(NAME(four_loaded) *)(address))
 
-TARGET static void NAME(pool)(const float *x, long lines, long wide, float *y) {
-    for (long line = 0; line < lines; line++, x += 2 * wide, y += wide / 2) {
-        if (wide >= 16)
+TARGET static void NAME(pool)(const float *x, long lines, long width, float *y) {
+    for (long line = 0; line < lines; line++, x += 2 * width, y += width / 2) {
+        if (width >= 16)
             POOL(8)
-        else if (wide >= 8)
+        else if (width >= 8)
             POOL(4)
         else
-            for (long i = 0; i < wide; i += 2) {
-                const float top = LARGER(x[i], x[i + 1]), bottom = LARGER(x[wide + i], x[wide + i + 1]);
+            for (long i = 0; i < width; i += 2) {
+                const float top = LARGER(x[i], x[i + 1]), bottom = LARGER(x[width + i], x[width + i + 1]);
                 y[i / 2] = LARGER(top, bottom);
             }
     }
 }
 
-TARGET static void NAME(unpool)(const float *x, const float *y, const float *grad, long lines, long wide, float *back) {
-    for (long line = 0; line < lines; line++, x += 2 * wide, back += 2 * wide, y += wide / 2, grad += wide / 2) {
-        if (wide >= 16)
+TARGET static void NAME(unpool)(const float *x, const float *y, const float *grad, long lines, long width,
+                                float *back) {
+    for (long line = 0; line < lines; line++, x += 2 * width, back += 2 * width, y += width / 2, grad += width / 2) {
+        if (width >= 16)
             UNPOOL(8)
-        else if (wide >= 8)
+        else if (width >= 8)
             UNPOOL(4)
         else
-            for (long i = 0; i < wide; i += 2) {
+            for (long i = 0; i < width; i += 2) {
                 const float largest = y[i / 2], given = grad[i / 2];
-                const int a = x[i] == largest, b = !a & (x[i + 1] == largest), c = !a & !b & (x[wide + i] == largest);
+                const int a = x[i] == largest, b = !a & (x[i + 1] == largest), c = !a & !b & (x[width + i] == largest);
                 back[i] = a ? given : 0.0f;
                 back[i + 1] = b ? given : 0.0f;
-                back[wide + i] = c ? given : 0.0f;
-                back[wide + i + 1] = a | b | c ? 0.0f : given;
+                back[width + i] = c ? given : 0.0f;
+                back[width + i + 1] = a | b | c ? 0.0f : given;
             }
     }
 }
