@@ -15,6 +15,7 @@ from kasync.data.dataset import IGNORED, Inputs, are_classes
 from kasync.data.partition.lists import Partition, offsets_of
 from kasync.errors import UserError
 
+_FEW = 1000  # labels that are looked at before all of them are
 _AT_ONCE = 1 << 22  # numbers looked at together, so that the look needs little memory
 
 
@@ -51,11 +52,11 @@ def as_labels(given: ArrayLike, what: str = "labels") -> NDArray:
         return labels
     if labels.dtype.kind == "f":
         _refuse_nan(labels, what)
-        if labels.ndim == 1 and len(labels) > 1 and (labels == np.round(labels)).all():
-            warnings.warn(
-                f"{what} are floats, a regression then, but all are whole numbers: pass .astype(int) for classes.",
-                stacklevel=3,
-            )
+        first = labels[:_FEW]
+        if len(labels) > 1 and (first == np.round(first)).all() and (labels == np.round(labels)).all():
+            marks = labels.ndim > 1 and ((labels == 0) | (labels == 1)).all()
+            remedy = "0 or 1: pass .astype(bool) for marks" if marks else "whole numbers: pass .astype(int) for classes"
+            warnings.warn(f"{what} are floats, a regression then, but all are {remedy}.", stacklevel=3)
         return labels.astype(np.float32, copy=False)
     if labels.dtype.kind == "b":
         return labels

@@ -82,6 +82,11 @@ def _read(
         read: Callable[..., _Columns] = _read_frame
         columns = [str(column) for column in dataset.columns]
     elif hasattr(dataset, "column_names") and hasattr(dataset, "features"):
+        if not hasattr(dataset, "__len__"):
+            raise UserError(
+                f"the data set is an {type(dataset).__name__}, a stream without a length: read it into memory first, "
+                "datasets.Dataset.from_list(list(dataset))."
+            )
         read, columns = _read_hugging_face, list(dataset.column_names)
     elif hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
         return _read_torch(dataset, inputs, label, owner, may_lack_owner)
