@@ -9,8 +9,10 @@ import dataclasses
 import enum
 import functools
 import hashlib
+import logging
 import pathlib
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
@@ -116,24 +118,43 @@ def _settings_of(module: nn.Module, path: tuple[int, ...]) -> str:
 
 
 def _of_class(kind: type, path: tuple[int, ...]) -> str:
-    """A library's class by its name (versions are part of a run's identity), a user's with its methods' code."""
+    """A library's class by its name (versions are part of a run's identity), a user's with its methods and values."""
     if _of_library(kind):
         return _name(kind)
-    methods = {name: value for name, value in vars(kind).items() if _is_code(value)}
+    own = {name: value for name, value in vars(kind).items() if _written(name, value)}
+    if issubclass(kind, enum.Enum):  # whose members refer to the class, and stand in several tables of it
+        members = {name: member.value for name, member in kind.__members__.items()}
+        own = {name: value for name, value in own.items() if isinstance(value, _CODE)} | members
     others = [base for base in kind.__bases__ if base is not object]
-    return f"{_name(kind)}({_of_sequence(others, (*path, id(kind)))} {_of_mapping(methods, (*path, id(kind)))})"
+    return f"{_name(kind)}({_of_sequence(others, (*path, id(kind)))} {_of_mapping(own, (*path, id(kind)))})"
 
 
-def _is_code(value: Any) -> bool:
-    return isinstance(value, types.FunctionType | staticmethod | classmethod | property | int | float | str | tuple)
+_CODE = types.FunctionType | staticmethod | classmethod | property
+
+
+def _written(name: str, value: Any) -> bool:
+    """Whether a value of a class was written by its author: not its name or documentation, nor a slot."""
+    if isinstance(value, _CODE):
+        return True
+    slot = hasattr(type(value), "__set__") and not hasattr(value, "__dict__")
+    return not (slot or name == "_abc_impl" or (name.startswith("__") and name.endswith("__")))
 
 
 def _of_library(thing: Any) -> bool:
     """Whether it comes from an installed package, ours or Python itself."""
-    module = sys.modules.get(getattr(thing, "__module__", None) or "")
-    file = getattr(module, "__file__", None)
+    name = getattr(thing, "__module__", None)
+    file = getattr(sys.modules.get(name or ""), "__file__", None)
     if file is None:  # built in, or typed at a prompt
-        return getattr(thing, "__module__", None) in sys.builtin_module_names
+        return name in sys.builtin_module_names
+    return of_library_file(file)
+
+
+def _is_library(module: types.ModuleType) -> bool:
+    """Whether a module is one of an installed package, ours or Python's own."""
+    folders = list(getattr(module, "__path__", ()))  # all that a package without an __init__.py has
+    file = getattr(module, "__file__", None) or (folders[0] if folders else None)
+    if file is None:
+        return module.__name__.partition(".")[0] in sys.stdlib_module_names
     return of_library_file(file)
 
 
@@ -150,20 +171,34 @@ def _begins(place: tuple[str, ...], folder: tuple[str, ...]) -> bool:
 
 
 def _of_function(function: types.FunctionType, path: tuple[int, ...]) -> str:
-    """What it computes: code, constants, defaults, what its closure holds and the names of its module that it reads."""
+    """What it computes: code, constants, defaults, what its closure holds and the names of its module that it reads.
+
+    Of another module that it reads, those attributes count whose names stand in its code.
+    """
     if _of_library(function) and function.__closure__ is None and "<" not in function.__qualname__:
         return _name(function)
-    closure = [_cell(cell, path) for cell in function.__closure__ or ()]
-    reads = {name: function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__}
+    names = _names(function.__code__)
+    closure = [_cell(cell, names, path) for cell in function.__closure__ or ()]
+    held = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    reads = sorted(f"{_describe(name, ())}: {_read(value, names, path)}" for name, value in held.items())
     settings = _of_mapping(function.__kwdefaults__ or {}, path)
     defaults = _of_sequence(function.__defaults__ or (), path)
     code = _of_code(function.__code__, path)
-    return f"function({code} {defaults} {settings} {closure} {_of_mapping(reads, path)})"
+    return f"function({code} {defaults} {settings} {closure} {{{', '.join(reads)}}})"
 
 
-def _cell(cell: types.CellType, path: tuple[int, ...]) -> str:
+def _read(value: Any, names: Set[str], path: tuple[int, ...], through: tuple[types.ModuleType, ...] = ()) -> str:
+    """Something that code reads; of a user's module what these names name in it. `through` are modules on the way."""
+    if not isinstance(value, types.ModuleType) or value in through or _is_library(value):
+        return _describe(value, path)
+    held = {name: each for name, each in vars(value).items() if name in names and not name.startswith("__")}
+    inside = sorted(f"{name}: {_read(each, names, path, (*through, value))}" for name, each in held.items())
+    return f"module {value.__name__} {{{', '.join(inside)}}}"
+
+
+def _cell(cell: types.CellType, names: Set[str], path: tuple[int, ...]) -> str:
     try:
-        return _describe(cell.cell_contents, path)
+        return _read(cell.cell_contents, names, path)
     except ValueError:  # not filled yet
         return "<empty>"
 
@@ -211,6 +246,9 @@ _KINDS: tuple[tuple[Any, Callable[[Any, tuple[int, ...]], str]], ...] = (
     (functools.partial, lambda e, path: f"partial({_of_sequence([e.func, e.args, e.keywords], path)})"),
     (types.CodeType, _of_code),
     (types.ModuleType, lambda each, path: f"module {each.__name__}"),
+    (logging.Logger, lambda each, path: f"logger {each.name}"),
+    (type(threading.Lock()) | type(threading.RLock()), lambda each, path: "lock"),
+    (functools.cached_property, lambda each, path: _describe(each.func, path)),
     (staticmethod | classmethod, lambda each, path: _describe(each.__func__, path)),
     (property, lambda each, path: _of_sequence([each.fget, each.fset], path)),
     (Mapping, _of_mapping),

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -91,6 +92,26 @@ def test_a_second_comparison_in_one_place_stands_beside_the_first(tmp_path):
         assert f"report\t{tmp_path}" in answer.stdout
     found = [(line.rule.label, len(line.finished)) for each in read(tmp_path).experiments for line in each.lines]
     assert sorted(found) == [("twafl lr = 0.2", 2), ("wkafl", 2), ("wkafl", 2)]
+
+
+def test_an_edited_rule_stands_beside_what_it_was(tmp_path):
+    from kasync.report import read
+
+    words = [*[word for word in SMALL if word not in ("--lr", "0.05")], "--out", tmp_path / "runs", "--json"]
+    source = "import kasync\n\ndef fair(lr=0.1):\n    return kasync.Rule('fair', lr, (kasync.parts.ClipNorms({}),))\n"
+    shown = []
+    for limit in (1.0, 0.01, 1.0):
+        (tmp_path / "my.py").write_text(source.format(limit))
+        answer = kasync("compare", "--rules", "my.py:fair", *words, cwd=tmp_path)
+        assert answer.returncode == 0, answer.stderr
+        shown += json.loads(answer.stdout)["rows"]
+    assert shown[0] == shown[2]
+    assert shown[0]["final_accuracy"] != shown[1]["final_accuracy"]
+    (found,) = read(tmp_path / "runs").experiments
+    first, second = (line.rule.label for line in found.lines)
+    assert (first, shown[0]["rule"]) == ("fair", "fair")
+    assert re.fullmatch(r"fair \([0-9a-f]{6}\)", second)
+    assert shown[1]["rule"] == second
 
 
 def test_the_version_is_said_at_once():

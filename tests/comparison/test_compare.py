@@ -271,3 +271,50 @@ def test_comparisons_in_one_place_stand_beside_each_other_in_the_report(task):
     assert set(found) == {"first", "second"}
     assert [rule.label for rule in found["second"].rules] == ["plain", "fedbuff"]
     assert all(len(line.finished) == 2 for line in found["second"].lines)
+
+
+def lines_of(folder):
+    """Label of each line of the report -> its runs by seed."""
+    from kasync.report import read
+
+    return {line.rule.label: line.runs for each in read(folder).experiments for line in each.lines}
+
+
+def test_another_rule_of_the_same_name_stands_beside_the_first(task):
+    first = kasync.compare(**task, rules=[rules.fedbuff(lr=1.0)], seeds=2)
+    second = kasync.compare(**task, rules=[rules.fedbuff(lr=0.1)], seeds=[2, 3])  # no place of the first's is taken
+    found = lines_of(task["folder"])
+    assert {label: list(runs) for label, runs in found.items()} == {"fedbuff": [0, 1], "fedbuff (lr=0.1)": [2, 3]}
+    assert found["fedbuff"][0].key == first.runs["fedbuff"][0].key
+    assert found["fedbuff (lr=0.1)"][2].key == second.runs["fedbuff"][2].key
+    kasync.compare(**task, rules=[rules.fedbuff(lr=1.0)], seeds=3)
+    again = kasync.compare(**task, rules=[rules.fedbuff(lr=0.1)], seeds=4)
+    assert again.rules == ["fedbuff"]
+    assert {label: len(runs) for label, runs in lines_of(task["folder"]).items()} == {
+        "fedbuff": 3,
+        "fedbuff (lr=0.1)": 4,
+    }
+
+
+def test_readers_see_what_differs_in_both_of_two_rules_of_one_name(task):
+    from kasync.report import read
+
+    for lr in (1.0, 0.1):
+        kasync.compare(**task, rules=[rules.fedbuff(lr=lr)], seeds=1)
+    (found,) = read(task["folder"]).experiments
+    assert [rule.title for rule in found.rules] == ["fedbuff (lr=1)", "fedbuff (lr=0.1)"]
+
+
+def test_where_no_setting_differs_digits_tell_two_rules_apart(task):
+    class Other(Plane):
+        pass
+
+    Other.__name__ = "Plane"
+    other = kasync.Rule("plain", 0.5, (parts.ClipNorms(3.0), parts.ClipNorms(10.0)))
+    for change in ({}, {"rules": [other]}, {"model": Other}):
+        kasync.compare(**{**task, "rules": [plain(0.5)], "seeds": 1, **change})
+    found = lines_of(task["folder"])
+    assert len({runs[0].key for runs in found.values()}) == 3
+    assert sorted(re.sub("[0-9a-f]{6}", "digits", label) for label in found) == ["plain", *["plain (digits)"] * 2]
+    kasync.compare(**task, rules=[other], seeds=2)
+    assert sorted(len(runs) for runs in lines_of(task["folder"]).values()) == [1, 1, 2]

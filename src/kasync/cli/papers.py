@@ -72,7 +72,7 @@ def reproduce(
     display = show.progress(quiet or as_json, None, track, "reproduce", out, planned.settings)
     with show.interruptible():
         outcome = grid.carry_out(planned, out, display=display, **where)
-    finish(planned, out, outcome, as_json, f"none yet: kasync report {out} --html")
+    finish(out, outcome, as_json, f"none yet: kasync report {out} --html")
 
 
 @takes("device", "root", "steps", which=WHICH, tries=TRIES, where=GRID, changed=CHANGED)

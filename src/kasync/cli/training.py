@@ -201,7 +201,7 @@ def compare(
         }
         display = show.progress(silent, labels, track, one.title, out, planned.settings)
         outcome = experiments.grid.carry_out(planned, out, display=display, **where)
-    finish(planned, out, outcome, as_json, reported(out), tried)
+    finish(out, outcome, as_json, reported(out), tried)
 
 
 def _by_rule(given: Mapping[str, Any], chosen: list[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
@@ -262,14 +262,9 @@ def reported(out: Path) -> str:
         return f"none ({problem})"
 
 
-def finish(
-    planned: Any, out: Path, outcome: Any, as_json: bool, page: str, tried: Sequence[dict[str, Any]] = ()
-) -> None:
+def finish(out: Path, outcome: Any, as_json: bool, page: str, tried: Sequence[dict[str, Any]] = ()) -> None:
     """The table and what it says, where results and report are, and exit code 1 if some runs failed."""
-    places: dict[str, set[tuple[str, str]]] = {}
-    for one, cells in planned.experiments:
-        places.setdefault(one.key, set()).update((cell.task.name, cell.rule.label) for cell in cells)
-    found = only(report.read(out), places)
+    found = only(report.read(out), outcome.places)
     table = [row for each in found for row in tables.lines(each)]
     verdicts = [words for each in found for words in sentences(each)]
     if as_json:

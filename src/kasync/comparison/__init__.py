@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from kasync import checks, statistics
+from kasync import checks, fingerprint, statistics
 from kasync.comparison import running
 from kasync.comparison.contenders import Entrant, contenders
 from kasync.comparison.result import Comparison
+from kasync.comparison.running import plainly
 from kasync.comparison.tuning import Tune, tuned
 from kasync.errors import UserError, unknown
 from kasync.experiments.display import fitting
@@ -102,6 +103,10 @@ def compare(
         how = tune if isinstance(tune, Tune) else Tune(tune)
         chosen, rows = tuned(task, chosen, how, _score(found), place, display, jobs)
     planned = [running.planned(task, each, seed) for seed in numbers for each in chosen]
+    marks = {
+        each.label: {"settings": plainly(each.settings), "fingerprint": fingerprint.of(each.make, each.settings)}
+        for each in chosen
+    }
     running.check(one for one in planned[: len(chosen)] if not running.result(place, one.key).finished)
     found.about = _about(name, planned[0], chosen)
     logged = loggers.tracked(display, track, name, place, {one.key: one.settings() for one in planned})
@@ -113,23 +118,28 @@ def compare(
         found.runs[one.label][one.seed] = running.result(place, one.key)  # type: ignore[index]
         if one.key in failed:
             found.failed[one.label][one.seed] = failed[one.key]  # type: ignore[index]
-    _record(found, planned, place)
+    _record(found, planned, place, marks)
     known = {name for runs in found.runs.values() for run in runs.values() for name in run.rows}
     if known and judged not in known:
         raise UserError(f"metric = {judged!r}: no run measured it; known: {', '.join(sorted(known))}.")
     return found
 
 
-def _record(found: Comparison, planned: Sequence[running.Planned], place: Path) -> None:
-    """Enter the comparison into the store of its folder, so that `kasync report` and `kasync results` know it."""
+def _record(found: Comparison, planned: Sequence[running.Planned], place: Path, marks: Mapping[str, Any]) -> None:
+    """Enter the comparison into the store of its folder, so that `kasync report` and `kasync results` know it.
+
+    `marks` has, by label, settings and fingerprint, which tell rules of one label apart.
+    """
     if find_spec("pyarrow") is None:
         return
     about = found.experiment().about
+    told = about.record()
+    told["rules"] = [{**row, **marks[row["label"]]} for row in told["rules"]]
     (task,), way = about.tasks, str(planned[0].options["staleness"])
     made = {"device": planned[0].device_kind, "precision": planned[0].options["precision"]}
     labels = {rule.label: rule for rule in about.rules}
     cells = [cell_record(task, labels[one.label], way, one.seed, one.key) | made for one in planned]
-    Store(place).record(f"{found.name}-{planned[0].task_digest}", about.record(), cells)
+    Store(place).record(f"{found.name}-{planned[0].task_digest}", told, cells)
 
 
 def _check_labels(chosen: list[Entrant]) -> None:

@@ -183,8 +183,8 @@ class Planned:
             "device": self.options["device"],
             "precision": self.options["precision"],
             "arrivals": {"kind": timeline.kind, "fingerprint": timeline.fingerprint()},
-            "rule": {"kind": one.rule.name, "label": self.label, **_plain(self.contender.settings)},
-            "work": {"kind": type(one.work).__name__, **_plain(_fields(one.work))},
+            "rule": {"kind": one.rule.name, "label": self.label, **plainly(self.contender.settings)},
+            "work": {"kind": type(one.work).__name__, **plainly(_fields(one.work))},
         }
 
 
@@ -237,7 +237,7 @@ def _fields(work: Any) -> dict[str, Any]:
     return {}
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+def plainly(values: Mapping[str, Any]) -> dict[str, Any]:
     """As TOML can say them."""
     return {n: v if isinstance(v, bool | int | float | str) else str(v) for n, v in values.items() if v is not None}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from kasync.experiments import experiment as catalogue
 from kasync.experiments.display import Display
 from kasync.experiments.experiment import Cell, Experiment, Tuned
 from kasync.experiments.runner import Stopped, Wanted, Watch, described, run, run_together, tidy
+from kasync.experiments.settings import RunSettings
 from kasync.experiments.store import Store, one_kind
 
 ENGINES = ("local", "ray")
 BOTH = ("true", "published-code")
+OWN = "own"  # scale of a comparison of one's own
 STACKED = 0.85  # share of a device's memory for what runs hold
 LANES = 2  # stacks side by side: while one opens or closes its folders, the other keeps the device busy
 
@@ -77,10 +79,23 @@ def semantics(text: str) -> Sequence[str]:
 
 def carry_out(made: Plan, out: Path, **where: Any) -> Outcome:
     """Record the experiments and `make` their runs; what is finished is skipped, what is not continues."""
-    store = Store(out)
+    store, places = Store(out), dict[str, set[tuple[str, str]]]()
     for one, cells in made.experiments:
-        store.record(one.key, one.record(), [cell.record() for cell in cells])
-    return make(made.cells, out, **where)
+        about = one.record()
+        if one.scale == OWN:  # comparisons of one's own stand beside each other
+            first = {cell.rule.label: cell.settings for cell in reversed(cells)}
+            about["rules"] = [{**row, **_marks(first[row["label"]])} for row in about["rules"]]
+        labels = store.record(one.key, about, [cell.record() for cell in cells])
+        places.setdefault(one.key, set()).update((cell.task.name, labels[cell.rule.label]) for cell in cells)
+    return replace(make(made.cells, out, **where), places=places)
+
+
+def _marks(settings: RunSettings) -> dict[str, Any]:
+    """What tells a contender from others of its name: its settings, and a digest of all but seed and staleness."""
+    return {
+        "settings": dict(settings.rule.settings),
+        "fingerprint": replace(settings, seed=0, staleness="").identity[:16],
+    }
 
 
 @dataclass(frozen=True)
@@ -90,6 +105,7 @@ class Outcome:
     made: int
     skipped: int  # they were finished already
     failed: tuple[tuple[str, str], ...]  # (run, sentence)
+    places: Mapping[str, set[tuple[str, str]]] = field(default_factory=dict)  # experiment -> its (task, rule)
 
 
 def make(

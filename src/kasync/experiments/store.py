@@ -13,6 +13,7 @@ All tables share the column `key`. A run is read the same way whether it is pack
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import math
@@ -124,27 +125,31 @@ class Store:
 
     def record(
         self, name: str, about: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], mixed: bool = False
-    ) -> None:
-        """Add an experiment, or add to it; nothing is removed, several processes may do so at once.
+    ) -> dict[str, str]:
+        """Add an experiment, or add to it, and say which label each rule got; several processes may do so at once.
 
+        A rule with a `fingerprint` never takes the place of another one: it gets a label that tells the two apart.
         Several kinds of device or precisions in one experiment are refused, unless what there is of old is `mixed`.
         """
         files.make_folder(self.folder)
         with lock.held(self.folder, wait=10.0):
             every = self.experiments()
-            before = every.get(name, {})
-            lists = {}
-            for rows, key in (("tasks", "name"), ("rules", "label")):
-                lists[rows] = list({row[key]: row for row in [*before.get(rows, []), *about[rows]]}.values())
-            every[name] = {**about, **lists}
+            before, there = every.get(name, {}), self.cells()
+            entered = {row["label"]: dict(row) for row in before.get("rules", [])}
+            stored = {_place(cell): cell["key"] for cell in there}
             ours = [{"experiment": name, **cell} for cell in cells]
+            labels = {row["label"]: _entered(row, entered, ours, stored) for row in about["rules"]}
+            ours = [{**cell, "rule": labels.get(cell["rule"], cell["rule"])} for cell in ours]
+            tasks = {row["name"]: row for row in [*before.get("tasks", []), *about["tasks"]]}
+            every[name] = {**about, "tasks": list(tasks.values()), "rules": list(entered.values())}
             places = {_place(cell) for cell in ours}
-            kept = [cell for cell in self.cells() if _place(cell) not in places]
+            kept = [cell for cell in there if _place(cell) not in places]
             mine = [cell for cell in kept if cell["experiment"] == name and cell.get("device")]
             kinds = {(cell["device"], cell["precision"]) for cell in [*mine, *ours] if "device" in cell}
             one_kind(set() if mixed else kinds, name)
             write_table(self.folder / CELLS, [*kept, *ours])
             files.write_json(self.folder / ABOUT, {"format": FORMAT, "version": VERSION, "experiments": every})
+        return labels
 
     def pack(self) -> int:
         """Move every finished run from its folder into the tables; how many were moved.
@@ -349,3 +354,45 @@ def one_kind(kinds: set[tuple[str, str]], where: str) -> None:
 
 def _place(cell: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(cell[key] for key in ("experiment", "task", "rule", "staleness", "seed"))
+
+
+def _entered(
+    row: Mapping[str, Any],
+    entered: dict[str, dict[str, Any]],
+    cells: Sequence[Mapping[str, Any]],
+    stored: Mapping[tuple[Any, ...], str],
+) -> str:
+    """Put a rule among those entered by label; the label it got, its own unless that is another rule's.
+
+    Rules of one name are told apart by the settings that differ, or else by digits of what their runs are made of.
+    """
+    given = str(row["label"])
+    mine = [cell for cell in cells if cell["rule"] == given]
+    alike = [each for each in entered.values() if given in (each["label"], each.get("given"))]
+    if not alike or "fingerprint" not in row:
+        entered[given] = dict(row)
+        return given
+    for each in alike:
+        places = {_place({**cell, "rule": each["label"]}): cell["key"] for cell in mine}
+        same = each.get("fingerprint") in (row["fingerprint"], None)
+        if same and all(stored.get(place, key) == key for place, key in places.items()):
+            each["fingerprint"] = row["fingerprint"]
+            return str(each["label"])
+    first = alike[0]
+    ours, theirs = dict(row.get("settings", {})), dict(first.get("settings", {}))
+    differing = [name for name in {**theirs, **ours} if ours.get(name) != theirs.get(name)]
+    words = _words(ours, differing)
+    if not words or f"{given} ({words})" in entered:
+        digest = hashlib.sha256("".join([row["fingerprint"], *(cell["key"] for cell in mine)]).encode()).hexdigest()
+        words = ", ".join(filter(None, (words, digest[:6])))
+    elif first.get("name", given) == row.get("name", given) and (before := _words(theirs, differing)):
+        first["name"] = f"{first.get('name') or given} ({before})"
+    label = f"{given} ({words})"
+    entered[label] = {**row, "label": label, "name": f"{row.get('name') or given} ({words})", "given": given}
+    return label
+
+
+def _words(settings: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Those of these settings that there are, as people write them."""
+    pairs = ((name, settings[name]) for name in names if name in settings)
+    return ", ".join(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in pairs)
