@@ -140,6 +140,12 @@ class Local(Work):
             checks.above("lr", self.lr, 0.0)
             checks.finite("lr", self.lr)
         checks.at_least("proximal", self.proximal, 0.0)
+        if isinstance(self.optimizer, torch.optim.Optimizer):
+            kind = type(self.optimizer).__name__
+            raise UserError(
+                f"optimizer is a {kind} that was made already, and each visit makes one of its own: give the class, "
+                f"optimizer=torch.optim.{kind}, and its settings to Local."
+            )
         if self.clip is not None:
             checks.above("clip", self.clip, 0.0)
         self.state_vectors  # noqa: B018 - refuses an optimiser that cannot step
