@@ -1,4 +1,4 @@
-"""A rule with an optimiser does what torch.optim does with its direction; schedules do what they promise."""
+"""A rule with an optimiser does what that optimiser does with its direction; schedules do what they promise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deliveries import LAYERS, LENGTH, deliver, generator
 from rule_cases import every_rule, make
 
 from kasync import ServerState, rules, schedules
-from kasync.optimizers import NAMED, Plain, wants_arrays
+from kasync.optimizers import NAMED, Muon, Plain, takes_layers, wants_arrays
 
 OPTIMIZERS = {
     "Adam": torch.optim.Adam,
@@ -27,16 +27,18 @@ OPTIMIZERS = {
     "Adamax": torch.optim.Adamax,
     "AdamW, decaying": partial(torch.optim.AdamW, weight_decay=0.1),
     "SGD with a penalty": partial(torch.optim.SGD, momentum=0.9, weight_decay=0.1),
+    "Yogi": NAMED["yogi"],
+    "Muon": Muon,
 }
-EVERYWHERE = ("Adam", "SGD with momentum")
+EVERYWHERE = ("Adam", "SGD with momentum", "SGD with Nesterov's momentum", "Yogi", "Muon")
 
 
 def follows(case: str, optimizer) -> None:
-    """Take the bare rule's direction at every step, and let torch.optim follow it beside the rule."""
+    """Take the bare rule's direction at every step, and let the optimiser follow it beside the rule."""
     rule, bare, random = make(case, optimizer=optimizer), replace(make(case), optimizer=Plain), generator(1)
     server = alone = ServerState.initial(torch.randn(LENGTH, generator=random, dtype=torch.float64))
     place = server.params.clone().requires_grad_()
-    judge = optimizer([place], lr=1.0)
+    judge = optimizer([place], lr=1.0, **({"layers": LAYERS} if takes_layers(optimizer) else {}))
     for _ in range(6):
         arrivals = deliver(random)
         alone, step = bare(replace(alone, params=place.detach().clone()), arrivals)
@@ -49,7 +51,7 @@ def follows(case: str, optimizer) -> None:
 
 @pytest.mark.parametrize("name", EVERYWHERE)
 @every_rule
-def test_a_rule_with_an_optimiser_is_torch_optim_on_its_direction(case, name):
+def test_a_rule_with_an_optimiser_moves_as_that_optimiser_on_its_direction(case, name):
     follows(case, OPTIMIZERS[name])
 
 
