@@ -27,6 +27,7 @@ from kasync.timelines import Timeline
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "results" / "faults" / "accuracy.csv"
+RUNS = ROOT / "kasync-runs" / "faults"
 COLUMNS = ("rule", "fault", "share", "seed", "accuracy", "dropped", "skipped", "seconds")
 CLIENTS, K, STEPS, BATCH, EVERY, LAST = 60, 10, 100, 8, 10, 3
 SEEDS, SHARES, TUNING_SEED = (0, 1, 2), (0.05, 0.1, 0.2), 99
@@ -138,7 +139,7 @@ def runs(chosen: Mapping[str, Any], fault: str, share: float, seeds: Sequence[in
         Gradient(BATCH),
         faults=sending,
         evaluate_every=EVERY,
-        folder=ROOT / "kasync-runs" / "faults",
+        folder=RUNS,
         name=f"{fault} {share:g}",
         progress=False,
     )

@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -42,26 +43,34 @@ def test_every_rule_and_every_kind_of_fault_is_in_the_table(command):
 
 def test_every_cell_has_been_run(command):
     done = {(row["rule"], row["fault"], row["share"], row["seed"]) for row in command.read()}
-    assert done == set(command.wanted())
+    spoilt = [("none", 0.0), *product(command.FAULTS, command.SHARES)]
+    assert done == {(rule, *each, seed) for rule, each, seed in product(command.RULES, spoilt, command.SEEDS)}
 
 
-def test_a_run_of_the_table_is_made_again_to_the_same_number(command):
+def test_a_run_of_the_table_is_made_again_to_the_same_number(command, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "RUNS", tmp_path)
     committed = {(row["rule"], row["fault"], row["share"], row["seed"]): row for row in command.read()}
-    for cell in [("fltrust", "huge", 0.2, 0), ("kasync_sgd", "twice", 0.1, 1)]:
-        made = command.run(*cell)
-        assert made["accuracy"] == pytest.approx(committed[cell]["accuracy"], abs=0.01)
-        assert made["dropped"] == committed[cell]["dropped"]
+    for rule, fault, share, seed in [("fltrust", "huge", 0.2, 0), ("kasync_sgd", "twice", 0.1, 1)]:
+        (made,) = command.rows([rule], fault, share, [seed])
+        wanted = committed[rule, fault, share, seed]
+        assert made["accuracy"] == pytest.approx(wanted["accuracy"], abs=0.01)
+        assert made["dropped"] == wanted["dropped"]
 
 
 def test_an_interrupted_table_goes_on_where_it_was(command, tmp_path, monkeypatch):
-    monkeypatch.setattr(command, "TABLE", tmp_path / "accuracy.csv")
-    cells = [("kasync_sgd", "none", 0.0, 0), ("kasync_sgd", "nan", 0.2, 0)]
-    monkeypatch.setattr(command, "wanted", lambda: iter(cells[:1]))
-    monkeypatch.setattr(command, "STEPS", 30)
+    small = {
+        "TABLE": tmp_path / "accuracy.csv",
+        "RUNS": tmp_path / "runs",
+        "STEPS": 30,
+        "SHARES": (0.2,),
+        "SEEDS": (0,),
+    }
+    for name, value in {**small, "RULES": {"kasync_sgd": {"lr": 0.3}}, "FAULTS": {}}.items():
+        monkeypatch.setattr(command, name, value)
     command.arrivals.cache_clear()
     command.make_all()
     before = command.TABLE.read_text()
-    monkeypatch.setattr(command, "wanted", lambda: iter(cells))
+    monkeypatch.setattr(command, "FAULTS", {"nan": faults.SendNaN})
     command.make_all()
     command.arrivals.cache_clear()
     assert command.TABLE.read_text().startswith(before)

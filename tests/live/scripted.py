@@ -13,6 +13,8 @@ from torch import Tensor
 from kasync import Arrivals, Rule, ServerState, timelines
 from kasync.timelines import Timeline
 
+DISTRUSTING = ("krum", "geometric_median", "centered_clip", "fltrust", "zeno", "aflguard")  # count every client once
+
 
 @dataclass(frozen=True, eq=False)
 class Script:
@@ -42,6 +44,7 @@ class Script:
 
     def simulated(self, rule: Rule) -> ServerState:
         """The server after the rule was given all rows in stacks, step by step."""
+        sizes = np.ones_like(self.sizes) if rule.name in DISTRUSTING else self.sizes
         server = ServerState.initial(self.start)
         versions = [self.start]
         for s in range(self.timeline.steps):
@@ -52,7 +55,7 @@ class Script:
                     torch.from_numpy(self.rows[clients, visits]),
                     self.timeline.staleness[s].tolist(),
                     self.losses[clients, visits].tolist(),
-                    self.sizes[clients].tolist(),
+                    sizes[clients].tolist(),
                     clients.tolist(),
                     torch.stack([versions[v] for v in self.timeline.versions[s]]),
                 ),
