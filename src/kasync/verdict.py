@@ -27,7 +27,7 @@ class Difference:
 
     @property
     def established(self) -> bool:
-        """Whether the rules are told apart, all comparisons taken together."""
+        """Whether the difference is significant, all comparisons taken together."""
         return self.holm is not None and self.holm < 1.0 - LEVEL
 
     @property
@@ -114,12 +114,12 @@ def _standing(best: Sequence[tuple[str, Estimate]], gaps: Sequence[Difference], 
     if not open_:
         name, nearest = min(ahead, key=lambda pair: abs(pair[1].estimate.mean if pair[1].estimate else 0.0))
         if len(ahead) == 1:
-            return f"{opening}, and the difference to {name}, {_gap(nearest)}, is established."
-        return f"{opening}, and is told apart from every other rule; the nearest, {name}, differs by {_gap(nearest)}."
+            return f"{opening}, and differs significantly from {name} ({_gap(nearest)})."
+        return f"{opening}, and differs significantly from every other rule; the nearest is {name} ({_gap(nearest)})."
     first, closest = open_[0]
-    doubt = f"it is not told apart from {_names([name for name, _ in open_])}"
-    example = f" ({'difference ' if len(open_) == 1 else f'{first}: '}{_gap(closest)})"
-    rest = f", but is from {_names([name for name, _ in ahead])}" if ahead else ""
+    doubt = f"does not differ significantly from {_names([name for name, _ in open_])}"
+    example = f" ({'' if len(open_) == 1 else f'{first}: '}{_gap(closest)})"
+    rest = f"; it does from {_names([name for name, _ in ahead])}" if ahead else ""
     return f"{opening}, but {doubt}{example}{rest}."
 
 
@@ -130,11 +130,11 @@ def _against(gaps: Sequence[Difference], baseline: str, what: str, lower: bool) 
         return each.estimate is not None and (each.estimate.mean < 0) == lower
 
     groups = (
-        ("better", [each for each in gaps if each.established and better(each)]),
-        ("worse", [each for each in gaps if each.established and not better(each)]),
-        ("not told apart", [each for each in gaps if not each.established]),
+        ("significantly better", [each for each in gaps if each.established and better(each)]),
+        ("significantly worse", [each for each in gaps if each.established and not better(each)]),
+        ("no significant difference", [each for each in gaps if not each.established]),
     )
-    told = [f"{word} {', '.join(f'{each.rule} ({_gap(each)})' for each in rules)}" for word, rules in groups if rules]
+    told = [f"{word}: {', '.join(f'{each.rule} ({_gap(each)})' for each in rules)}" for word, rules in groups if rules]
     return f"Against {baseline} in {what}: {'; '.join(told)}."
 
 

@@ -67,14 +67,14 @@ def test_differences_are_paired_and_corrected_as_statsmodels_books_say(three):
     assert sorted(table["p (Holm)"]) == pytest.approx(list(np.maximum.accumulate(ordered * [3, 2, 1]).clip(max=1)))
 
 
-def test_the_verdict_says_who_is_ahead_and_of_whom_it_is_not_told_apart(three):
+def test_the_verdict_says_who_is_ahead_and_from_whom_it_does_not_differ_significantly(three):
     assert "has the highest final accuracy" in three.verdict
-    assert "not told apart" in three.verdict
+    assert "does not differ significantly from" in three.verdict
     assert re.search(r"5 seeds, which vary batches, initial parameters and arrivals", three.verdict)
     assert "corrected for 3 comparisons (Holm)" in three.verdict
     assert three.table.index[-1] == "slow"
     assert verdict.between(three.compared(), "slow", "mine").established
-    assert "is from slow" in three.verdict
+    assert "it does from slow" in three.verdict
 
 
 def test_against_a_baseline_only_it_is_compared(held, three):
@@ -88,7 +88,7 @@ def test_against_a_baseline_only_it_is_compared(held, three):
         progress=False,
     )
     assert list(found.differences.minus) == ["slow", "slow"]
-    assert found.verdict.startswith("Against slow in final accuracy: better mine (+")
+    assert found.verdict.startswith("Against slow in final accuracy: significantly better: mine (+")
     assert "vs slow" in found.table.columns
     assert np.isnan(found.table.loc["slow", "vs slow"])
 

@@ -1,4 +1,4 @@
-"""The leaderboard of a store: rules on tasks, who is told apart from whom, and times to targets."""
+"""The leaderboard of a store: rules on tasks, whose differences are significant, and times to targets."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from kasync.report.results import Findings, Line, Measure, Results, judged, targ
 from kasync.report.tables import NOTHING, number, sooner, table, ties, to_targets
 from kasync.statistics import METHOD
 
-HEAD = """# Leaderboard
-
+HEAD = """
 {count} rules on {tasks} tasks, from {runs} runs in `{folder}`. On one task all rules see the same fleet, start from the
 same models and make the same number of client uploads; every rule had the same number of tries for its rate.
-{method}
-
-*Tied with* names the rules, by place, that are not told apart from this one: paired t-tests by seed over all pairs of
-the task, with Holm's correction. With few seeds most are tied: that is what few seeds establish. *Sooner* is the time
-of the synchronous baseline to the target over that of the rule."""
+{method}"""
+TIES = """
+*Tied with* names the rules, by place, from which this one does not differ significantly: paired t-tests by seed
+over all pairs of the task, with Holm's correction. With few seeds most rules are tied. *Sooner* is the synchronous
+baseline's time to the target divided by that of the rule."""
 OWN = """## A rule of your own
 
 Tunes it with the same number of tries, makes its runs on the same fleets, and writes this page again:
@@ -35,12 +34,12 @@ def page(results: Results, folder: str) -> str:
     rules = {line.rule.label for each in boards for line in each.lines if line.finished}
     runs = len({run.key for each in boards for line in each.lines for run in line.finished})
     shares = {run.settings.get("validation", 0.0) for each in boards for line in each.lines for run in line.finished}
-    method = "\n".join(textwrap.wrap(METHOD, 150))
-    head = HEAD.format(count=len(rules), tasks=len(tasks), runs=runs, folder=folder, method=method)
-    if shares - {0.0}:
-        head += f" Judged on {max(shares):.0%} of the training samples, held out, and not on the test set."
-    parts = [head, overview(tasks), *(board(each, task) for each, task in tasks)]
-    parts.append(OWN.format(folder=folder))
+    head = HEAD.format(count=len(rules), tasks=len(tasks), runs=runs, folder=folder, method=METHOD)
+    held = max(shares, default=0.0)
+    judged_on = f" Judged on {held:.0%} of the training samples, held out, and not on the test set." if held else ""
+    opening = [textwrap.fill(text.strip(), 150) for text in (head, TIES.rstrip() + judged_on)]
+    tables = [board(each, task) for each, task in tasks]
+    parts = ["# Leaderboard", *opening, overview(tasks), *tables, OWN.format(folder=folder)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

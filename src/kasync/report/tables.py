@@ -94,7 +94,7 @@ def race(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
             cells = [_beside(cell, other) for cell, other in zip(cells, printed, strict=True)]
             cells += [number(sooner(experiment, line, time), 2, len(line.runs)) for time in times]
             rows.append([task.short, line.rule.title, *cells])
-    title = f"### {name} (bold: the best; {WITHIN}: not told apart from it by paired t-tests with Holm's correction)"
+    title = f"### {name} (bold: the best; {WITHIN}: tied with it by paired t-tests, Holm's correction)"
     return table(title, head, rows)
 
 
@@ -115,7 +115,7 @@ def sooner(experiment: Findings, line: Line, time: Measure) -> Estimate | None:
 
 
 def ties(experiment: Findings, task: Task) -> list[tuple[Line, list[int]]]:
-    """The lines of a task, the best first, each with the places of those that it is not told apart from.
+    """The lines of a task, the best first, each with the places of those from which it does not differ significantly.
 
     All pairs are compared, by paired t-tests with Holm's correction; the limit without staleness does not compete.
     """
