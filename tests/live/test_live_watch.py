@@ -40,12 +40,13 @@ def bad_third(message: Message) -> list[Message]:
     return towards_one(message)
 
 
-def run(rounds: int = 12, pause=lambda number: None, answer=bad_third, **settings) -> KAsync:
+def run(rounds: int = 12, pause=lambda number: None, answer=bad_third, extra=None, **settings) -> KAsync:
     strategy = KAsync(rules.fedbuff(1.0), k=2, poll=0.002, rest=0.0, **settings)
 
     def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
         pause(number)
-        return MetricRecord({"accuracy": 1.0 - 0.9 * float(abs(arrays["w"].numpy() - 1.0).max())})
+        accuracy = 1.0 - 0.9 * float(abs(arrays["w"].numpy() - 1.0).max())
+        return MetricRecord({"accuracy": accuracy, **(extra or {})})
 
     start = ArrayRecord({"w": Array(np.zeros(3, np.float32))})
     strategy.start(FakeGrid(range(5), answer), start, rounds, evaluate_fn=evaluate)
@@ -142,6 +143,18 @@ def test_report_reads_the_folder_of_a_live_run_and_another_is_refused(tmp_path):
         page.read(tmp_path)
 
 
+def test_the_page_of_a_model_that_diverged_can_be_read_by_a_browser(tmp_path):
+    run(record=tmp_path / "run", extra={"loss": float("nan"), "perplexity": float("inf")})
+    text = page.html(page.read(tmp_path / "run"))
+
+    def refused(name: str) -> None:
+        raise AssertionError(f"{name} is no json")
+
+    data = json.loads(text.split('id="data">')[1].split("</script>")[0], parse_constant=refused)
+    assert data["evaluations"][-1]["metrics"]["accuracy"] > 0.9
+    assert data["evaluations"][-1]["metrics"]["loss"] is data["evaluations"][-1]["metrics"]["perplexity"] is None
+
+
 @pytest.mark.slow
 def test_the_page_follows_a_running_federation_in_a_browser(tmp_path):
     import browser
@@ -155,7 +168,9 @@ def test_the_page_follows_a_running_federation_in_a_browser(tmp_path):
             looked.wait(120)
         time.sleep(0.1)
 
-    worker = threading.Thread(target=run, kwargs={"rounds": 60, "pause": pause, "record": folder})
+    worker = threading.Thread(
+        target=run, kwargs={"rounds": 60, "pause": pause, "record": folder, "extra": {"loss": float("nan")}}
+    )
     worker.start()
     while not page.is_live(folder):
         time.sleep(0.05)

@@ -29,8 +29,8 @@ def read(folder: Path) -> dict[str, Any]:
             f"shown by kasync report)."
         )
     try:
-        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        clients = json.loads((folder / CLIENTS).read_text(encoding="utf-8")) if (folder / CLIENTS).exists() else {}
+        about = parsed((folder / ABOUT).read_text(encoding="utf-8"))
+        clients = parsed((folder / CLIENTS).read_text(encoding="utf-8")) if (folder / CLIENTS).exists() else {}
         lines = (folder / UPDATES).read_text(encoding="utf-8").splitlines() if (folder / UPDATES).exists() else []
     except (OSError, ValueError) as problem:
         raise UserError(f"{folder} cannot be read ({problem}): is it the folder of a live run?") from None
@@ -38,7 +38,7 @@ def read(folder: Path) -> dict[str, Any]:
     evaluations: dict[int, dict[str, Any]] = {}
     for line in lines:
         try:
-            record = json.loads(line)
+            record = parsed(line)
         except ValueError:
             continue
         if "update" in record:
@@ -54,6 +54,11 @@ def read(folder: Path) -> dict[str, Any]:
         "evaluations": [evaluations[number] for number in sorted(evaluations)],
         "clients": clients,
     }
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """A record; what is no number, such as the loss of a model that diverged, is null, since a browser knows no NaN."""
+    return json.loads(text, parse_constant=lambda name: None)
 
 
 def html(data: dict[str, Any], follow: bool = False) -> str:
