@@ -10,7 +10,7 @@ from kasync import rules as known
 from kasync.experiments.experiment import Contender
 from kasync.experiments.settings import FRESH, built_in
 from kasync.report import results as reading
-from kasync.report.figures import COLOURS, figures_of, looks, save
+from kasync.report.figures import COLOURS, figures_of, logarithmic, looks, panels, save
 
 
 def labels(figure):
@@ -41,6 +41,14 @@ def test_a_figure_has_a_panel_for_each_task_and_semantics_with_axes_legend_and_b
         assert len({(line.get_color(), line.get_linestyle(), line.get_marker()) for line in panel.lines}) == 3
     assert {panel.get_ylabel() for panel in figure.axes} == {"test accuracy", ""}
     assert "step" in {panel.get_xlabel() for panel in figure.axes}
+
+
+def test_a_logarithmic_axis_has_plain_numbers():
+    figure, axes = panels(1, 1)
+    logarithmic(axes.flat[0])
+    axes.flat[0].set_xlim(1.0, 200.0)
+    figure.canvas.draw()
+    assert {"2", "5", "10", "20", "50", "100"} <= {text.get_text() for text in axes.flat[0].get_xticklabels()}
 
 
 def test_the_final_accuracy_has_the_papers_numbers_hollow(experiments):

@@ -129,17 +129,28 @@ def curves(experiment: Findings, tasks: Sequence[Task]) -> Any | None:
         for line in experiment.beside(task, way):
             draw_band(panel, evaluations(line, "accuracy", against), look[line.rule.label], line.rule.title)
         panel.set_title(task.title if len(ways) == 1 else f"{task.title}\n{WORDS[way]}")
-        if place >= len(shown) - columns:
-            panel.set_xlabel("virtual seconds" if against == "time" else "step")
         ends = [line.get_xdata()[-1] for line in panel.lines]
-        if against == "time" and ends and max(ends) > LONGER * min(ends):
-            panel.set_xscale("log")
+        powers = against == "time" and bool(ends) and bool(max(ends) > LONGER * min(ends))
+        if powers:
+            logarithmic(panel)
+        if place >= len(shown) - columns:
+            panel.set_xlabel(f"virtual seconds{' (logarithmic)' * powers}" if against == "time" else "step")
         if place % columns == 0:
             panel.set_ylabel("test accuracy")
     for panel in axes.flat[len(shown) :]:
         panel.set_visible(False)
     _share_heights(axes)
     return _finished(figure, axes, band_words(experiment))
+
+
+def logarithmic(panel: Any) -> None:
+    """The horizontal axis in powers of ten, with plain numbers at 1, 2, 5, 10 and so on."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    panel.set_xscale("log")
+    panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    panel.xaxis.set_minor_formatter(NullFormatter())
 
 
 def band_words(experiment: Findings) -> str:
