@@ -1,4 +1,4 @@
-"""A rule as parts between the rows that arrived and one matrix product.
+"""Rules, their parts and the server's state: one server step as a list of formulas on k deliveries.
 
     Arrivals      what K clients delivered
     ServerState   everything the server carries from step to step; a checkpoint is this value

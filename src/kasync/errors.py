@@ -1,4 +1,4 @@
-"""What a person can get wrong: one sentence that names the setting, the value and the remedy."""
+"""The exception for mistakes of a user: one sentence that names the setting, the value and the remedy."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

@@ -1,4 +1,4 @@
-"""How objects show themselves in a notebook: their words, and a picture where matplotlib is there to draw it."""
+"""Notebook display of objects: one line of words, and a picture where matplotlib is installed."""
 
 from __future__ import annotations
 

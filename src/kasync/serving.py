@@ -1,4 +1,4 @@
-"""A page and its data, served to this machine only."""
+"""An HTTP server for one page and its data, on the loopback address only."""
 
 from __future__ import annotations
 

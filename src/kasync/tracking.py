@@ -1,4 +1,4 @@
-"""Logs of other makers, opened for one run: TensorBoard, MLflow and Weights & Biases."""
+"""TensorBoard, MLflow and Weights & Biases, opened for one run."""
 
 from __future__ import annotations
 

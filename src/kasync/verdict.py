@@ -1,4 +1,4 @@
-"""What a comparison of rules over paired seeds allows to be said, in words that a statistician would sign.
+"""Verdicts: what a comparison of rules over paired seeds establishes, in words.
 
 `finals` are label -> seed -> the number that is compared; None where a run gave none.
 """

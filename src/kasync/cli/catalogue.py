@@ -1,4 +1,4 @@
-"""kasync rules and kasync data: what there is to choose from."""
+"""kasync rules and kasync data: lists of what can be chosen."""
 
 from __future__ import annotations
 

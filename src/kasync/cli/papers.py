@@ -1,4 +1,4 @@
-"""kasync reproduce, tune and leaderboard: the papers' tables and figures, fair learning rates, rules beside rules."""
+"""kasync reproduce, tune and leaderboard: the papers' tables and figures, equal tuning, and rules ranked on tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kasync plan, theory and bench: what a k costs, what the paper's theorems promise, how fast this machine is."""
+"""kasync plan, theory and bench: the choice of k, the paper's theorems beside a run, and the speed of this machine."""
 
 from __future__ import annotations
 

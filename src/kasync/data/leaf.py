@@ -1,4 +1,4 @@
-"""LEAF's json, read one client at a time, so that its numbers never all stand in memory as Python objects."""
+"""LEAF's json, read one client at a time, so that memory never holds all of it as Python objects."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What settings name: a model, data, a rule, a timeline, work, a loss and metrics, built in or of one's own."""
+"""Objects from settings: a model, data, a rule, a timeline, work, a loss and metrics, built in or of the user's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far runs are: bars on a terminal or in a notebook, plain lines in a log, or nothing."""
+"""Progress of runs: bars in a terminal or a notebook, plain lines in a log, or nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training on wrong labels: copies of a client's samples with other labels lie behind the training set.
+"""Training on wrong labels: copies of a client's samples, with other labels, are appended to the training set.
 
 A batch is a list of places in the training set, so a piece of work that is hit reads the copies instead; the engine
 that computes gradients knows nothing of it.

@@ -1,4 +1,4 @@
-"""What others see of a live run while it goes on: a table of its clients, records of its updates, and where they go.
+"""Observers of a live run: a table of its clients, records of its updates, and the sinks that receive them.
 
 A record is a plain dictionary. It goes to `on_update`, to every sink (TensorBoard, MLflow, WandB, Prometheus, or
 anything that can be called with it) and, as a line of json, into the folder that `kasync live` and `kasync report`

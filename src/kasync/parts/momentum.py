@@ -1,4 +1,4 @@
-"""Parts that add what earlier steps did."""
+"""Parts that carry momentum from earlier steps, and correct it under staleness."""
 
 from __future__ import annotations
 

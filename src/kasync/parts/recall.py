@@ -1,4 +1,4 @@
-"""Memory of every client that is trusted the less the further the model has moved."""
+"""Recall's memory of every client, trusted the less the further the model has moved since."""
 
 from __future__ import annotations
 

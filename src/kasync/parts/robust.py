@@ -1,4 +1,4 @@
-"""Parts that keep a few wrong gradients from deciding."""
+"""Robust aggregation: parts that limit the influence of a few faulty or hostile gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts that ask which gradients agree, and how far the training is."""
+"""Parts that select gradients by how well they agree, and the switch to WKAFL's stage two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts that say how much a stale gradient counts."""
+"""Parts that weigh gradients, or set the learning rate, by staleness."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports: tables, figures and one page, from results that are only read.
+"""Reports: tables, figures and one page; results are only read.
 
 kasync.report.write("kasync-runs")      # report.md, figures and report.html in kasync-runs/report
 kasync.report.serve("kasync-runs")      # the same page at http://127.0.0.1:8765 while runs go on

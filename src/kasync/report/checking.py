@@ -1,4 +1,4 @@
-"""Is what is written what was found: tables derived again from a store, and numbers in prose looked up in it."""
+"""Verification of written results: tables derived again from a store, and numbers in prose looked up in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run knows before it starts: the version each gradient is computed on, where it waits, what a step reads.
+"""The plan of a run: on which version each gradient is computed, where it waits, and what a step reads.
 
 The clock never looks at a gradient, so all of this follows from the timeline.
 """

@@ -1,4 +1,4 @@
-"""The theorems beside a run: it is made with a witness that measures along it."""
+"""The theorems beside a run: their two sides and constants, measured while the run is repeated."""
 
 from __future__ import annotations
 

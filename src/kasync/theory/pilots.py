@@ -1,4 +1,4 @@
-"""Short paired runs that find the k that gets there first; the slower are stopped once they can hardly win.
+"""Pilots: short paired runs that find the fastest k; candidates that can hardly win are stopped early.
 
 Every candidate sees the same seeds: the same data and start, the same batches, the same durations of the n-th piece of
 a client's work. All get the same virtual time, which doubles from turn to turn. After each turn those are stopped that

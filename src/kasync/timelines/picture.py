@@ -1,4 +1,4 @@
-"""Pictures of a timeline: who worked when, on how old a model, and what was held meanwhile."""
+"""Pictures of a timeline: which client worked when, on how old a model, and what had to be held meanwhile."""
 
 from os import PathLike
 

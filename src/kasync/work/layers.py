@@ -1,4 +1,4 @@
-"""Gradients of many clients from one fat forward and backward pass at shared weights, for chains of known layers.
+"""Gradients of many clients from one batched pass at shared weights, for chains of known layers.
 
 For a chain of known layers the gradient of each client's weights needs only the layer's input and the gradient of its
 output: the batch of all clients goes through once, and per client only the last product is taken.
