@@ -239,7 +239,7 @@ def draw(runs: list[dict], path: Path) -> None:
     from matplotlib.figure import Figure
 
     shown = groups(runs)
-    figure = Figure(figsize=(6.2 * len(shown), 4.6), layout="constrained")
+    figure = Figure(figsize=(4.4 * len(shown), 4.4), layout="constrained")
     FigureCanvasAgg(figure)
     for axes, (engine, equal) in zip(np.atleast_1d(figure.subplots(1, len(shown))), shown, strict=True):
         group = [run for run in runs if (run["engine"], run["equal"]) == (engine, equal)]
@@ -254,8 +254,9 @@ def draw(runs: list[dict], path: Path) -> None:
         axes.set(xlabel="seconds", ylabel="test accuracy", ylim=(0, 1), title=f"{engine}, {fleet}", xscale="log")
         axes.xaxis.set_major_formatter("{x:g}")
         axes.grid(alpha=0.3)
-        axes.legend(frameon=False, fontsize=8)
         axes.spines[["top", "right"]].set_visible(False)
+    lines, names = axes.get_legend_handles_labels()
+    figure.legend(lines, names, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     figure.savefig(path, dpi=130)
 
 
