@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kasync
-from kasync import data, notebook, timelines
+from kasync import data, models, notebook, rules, timelines
 from kasync.experiments import display
 
 
@@ -41,6 +41,19 @@ def test_data_and_timelines_show_a_picture(held):
         assert repr(thing).split("(")[0] in page
         (picture,) = pictures(page)
         assert picture.startswith(b"\x89PNG")
+
+
+def test_a_run_says_how_far_it_is_and_shows_its_accuracy(held):
+    line = timelines.uniform(3, 2, 6, seed=0)
+    run = kasync.simulate(models.mlp(3, 4, classes=4), held, rules.fedbuff(0.5), line, evaluate_every=2)
+    assert repr(run) == "Simulation(fedbuff: step 0 of 6)"
+    assert not pictures(run._repr_html_())
+    records = list(run)
+    assert repr(run) == f"Simulation(fedbuff: step 6 of 6, accuracy {records[-1].accuracy:.4f})"
+    page = run._repr_html_()
+    assert "chain backend" in page
+    (picture,) = pictures(page)
+    assert picture.startswith(b"\x89PNG")
 
 
 def test_without_matplotlib_the_words_remain(held, monkeypatch):

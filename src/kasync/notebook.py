@@ -19,9 +19,11 @@ def running() -> bool:
     return shell is not None and hasattr(shell, "kernel")
 
 
-def card(words: str, draw: Callable[[Any], None], width: float = 9.0, height: float = 2.6) -> str:
+def card(words: str, draw: Callable[[Any], None] | None, width: float = 9.0, height: float = 2.6) -> str:
     """HTML of the words above what `draw` puts on a figure of this size in inches."""
     text = f"<p>{escape(words)}</p>"
+    if draw is None:
+        return text
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

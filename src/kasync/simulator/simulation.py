@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kasync import fingerprint
+from kasync import fingerprint, notebook
 from kasync.checkpoint import Checkpoint, identity_of
 from kasync.core import Rule
 from kasync.data.federated import FederatedData
@@ -266,6 +266,33 @@ class Simulation:
         self.done = 0
         self.progress = Progress(self.timeline.steps, self.timeline.k, str(memory)) if progress else None
         self._resume()
+
+    def __repr__(self) -> str:
+        columns = self.history.columns
+        looked = np.flatnonzero(columns["evaluated"][: self.done] == 1)
+        told = ""
+        if len(looked):
+            found = {"accuracy": columns["accuracy"][looked[-1]], "test loss": columns["test_loss"][looked[-1]]}
+            told = next((f", {name} {value:.4f}" for name, value in found.items() if not np.isnan(value)), "")
+        return f"Simulation({self.run.rule.name}: step {self.done} of {self.timeline.steps}{told})"
+
+    def _repr_html_(self) -> str:
+        words = f"{self!r}; {self.backend} backend, {self.memory}"
+        return notebook.card(words, self._draw if self.done else None)
+
+    def _draw(self, figure: Any) -> None:
+        """Accuracy or test loss where the model was evaluated, and the staleness of what was delivered."""
+        left, right = figure.subplots(1, 2)
+        columns, steps = self.history.columns, np.arange(1, self.done + 1)
+        known = {"test accuracy": columns["accuracy"], "test loss": columns["test_loss"], "loss": columns["loss"]}
+        for name, values in known.items():
+            there = np.flatnonzero(~np.isnan(values[: self.done]))
+            if len(there):
+                left.plot(steps[there], values[there], color="#35608d", marker="." if len(there) < 60 else None)
+                left.set(xlabel="step", ylabel=name)
+                break
+        right.plot(steps, self.run.plan.reported[: self.done].mean(1), color="#35608d", linewidth=0.8)
+        right.set(xlabel="step", ylabel="mean staleness", ylim=(0, None))
 
     @property
     def params(self) -> Tensor:
