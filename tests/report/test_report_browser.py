@@ -92,6 +92,16 @@ def test_a_rule_is_hidden_in_every_chart_and_table_at_once_and_comes_back(page):
     assert browser.problems(page) == []
 
 
+def test_time_is_drawn_in_powers_of_ten_where_some_rules_take_many_times_as_long(page):
+    ends = "[{ x: [1, 400] }, { x: [1, 60, 60, 1] }]"
+    assert page.execute_script(f"return unequal({ends})")
+    assert not page.execute_script(f"return unequal({ends.replace('60', '200')})")
+    assert page.execute_script("return state.axis") == "step"  # what the experiment says that it is against
+    page.execute_script("data.experiments.forEach((each) => { each.against = 'time'; })")
+    page.execute_script("state.axis = null; history.replaceState(null, '', '#'); recall(); show();")
+    assert page.execute_script("return state.axis") == "time"
+
+
 def test_the_axis_task_and_semantics_can_be_chosen(page):
     title = "return document.querySelector('#figure-accuracy .chart').layout.xaxis.title.text"
     for value, words in (("time", "virtual time, seconds"), ("updates", "client updates")):

@@ -27,6 +27,7 @@ from kasync.report.numbers import AXES, Band, counts, during, evaluations, verdi
 from kasync.report.results import ACCURACY, ANY, PRINTED, STABILITY, WORDS, Findings, Line, Results, all_of
 from kasync.statistics import METHOD, Estimate
 
+ABOUT = ("title", "shows", "command", "figures", "kind", "targets", "against")  # of an experiment, as its file has them
 DURING = ("staleness", "max_staleness", "selected", "effective", "largest_weight", "similarity", "lr", "stage")
 HELD = ("held", "delivered")  # where only timelines were made
 COUNTS = ("staleness_count", "staleness_weight", "weight_count", "similarity_count", "selected_count")
@@ -59,7 +60,7 @@ def _experiment(experiment: Findings) -> dict[str, Any]:
     look = looks(experiment.rules)
     about = experiment.about
     return {
-        **{name: getattr(about, name) for name in ("title", "shows", "command", "figures", "kind", "targets")},
+        **{name: getattr(about, name) for name in ABOUT},
         "name": experiment.name,
         "tuned": Path(about.tuned).name if about.tuned else None,
         "semantics": experiment.semantics,

@@ -178,7 +178,7 @@ function short(value) {
 
 let data = JSON.parse(document.getElementById("data").textContent);
 const live = document.querySelector("meta[name=kasync-live]").content;
-const state = { experiment: null, task: null, staleness: null, axis: "step", intervals: true, reference: null, smoothing: 0, same: false, hidden: new Set() };
+const state = { experiment: null, task: null, staleness: null, axis: null, intervals: true, reference: null, smoothing: 0, same: false, hidden: new Set() };
 const by = (id) => document.getElementById(id);
 
 function element(name, attributes = {}, ...children) {
@@ -223,13 +223,23 @@ function options(id, pairs) {
 
 const CONFIG = { responsive: true, displaylogo: false, displayModeBar: true, modeBarButtons: [["toImage", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
 
+const TICKS = [0.001, 0.01, 0.1, 1, 10, 100, 1e3, 1e4, 1e5].flatMap((each) => [each, 2 * each, 5 * each]);
+
+// Whether some rules' runs last more than three times as long as others': then time is drawn in powers of ten.
+function unequal(traces) {
+  const ends = traces.map((trace) => Math.max(...trace.x));
+  return Math.max(...ends) > 3 * Math.min(...ends);
+}
+
 function layout(chart, current, traces) {
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(name).trim();
   const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line"), automargin: true };
   const x = chart.tasks
     ? { tickvals: current.experiment.tasks.map((_, i) => i), ticktext: current.experiment.tasks.map((task) => task.title.replaceAll(", ", "<br>")) }
-    : { title: { text: chart.axis ? AXIS_WORDS[current.axis] : chart.x } };
+    : chart.axis && current.axis === "time" && unequal(traces)
+      ? { type: "log", tickvals: TICKS, ticktext: TICKS.map(String), title: { text: `${AXIS_WORDS.time} (logarithmic)` } }
+      : { title: { text: chart.axis ? AXIS_WORDS[current.axis] : chart.x } };
   // Rules stand beside each other within a task, not between tasks: every other task has a ground of its own.
   const shapes = !chart.tasks ? [] : current.experiment.tasks.flatMap((_, i) => (i % 2 ? [{ type: "rect", layer: "below", yref: "paper", x0: i - 0.5, x1: i + 0.5, y0: 0, y1: 1, line: { width: 0 }, fillcolor: colour("--line"), opacity: 0.35 }] : []));
   const tail = chart.tail ? { range: [0, tailEnd(current.lines)] } : {};
@@ -458,7 +468,8 @@ function remember() {
 function recall() {
   const words = new URLSearchParams(location.hash.slice(1));
   for (const name of KEPT) if (words.has(name)) state[name] = name === "smoothing" ? Number(words.get(name)) || 0 : words.get(name);
-  if (!(state.axis in AXIS_WORDS)) state.axis = "step";
+  const chosen = data.experiments.find((each) => each.name === state.experiment) ?? data.experiments[0];
+  if (!(state.axis in AXIS_WORDS)) state.axis = chosen?.against ?? "step";
   state.hidden = new Set((words.get("hidden") ?? "").split("|").filter(Boolean));
   state.intervals = words.get("bands") !== "0";
   state.same = words.get("same") === "1";
