@@ -15,6 +15,7 @@ from pages import PAGES, ROOT, name_of
 from kasync import rules
 
 DOCS = ROOT / "docs"
+NOT_PROSE = r"^```.*?^```|^    kasync .*?$|^\|.*?$|^!\[.*?$|^<.*?$|^\$.*?\$$"  # code, commands, tables, pictures, formulas
 PUBLIC = [
     "kasync",
     "kasync.comparison",
@@ -111,7 +112,7 @@ def test_the_readme_is_short_and_prose_lines_are_not_long():
     assert len((ROOT / "README.md").read_text().splitlines()) < 120
     others = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "results/README.md")]
     for page in (*PAGES, *others):
-        prose = re.sub(r"^```.*?^```|^\|.*?$|^!\[.*?$|^<.*?$|^\$.*?\$$", "", page.read_text(), flags=re.M | re.S)
+        prose = re.sub(NOT_PROSE, "", page.read_text(), flags=re.M | re.S)
         assert not (long := [line for line in prose.splitlines() if len(line) > 160]), f"{name_of(page)}: {long[0]}"
 
 
