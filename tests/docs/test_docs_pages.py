@@ -15,7 +15,7 @@ from pages import PAGES, ROOT, name_of
 from kasync import rules
 
 DOCS = ROOT / "docs"
-NOT_PROSE = r"^```.*?^```|^    kasync .*?$|^\|.*?$|^!\[.*?$|^<.*?$|^\$.*?\$$"  # code, commands, tables, pictures, formulas
+NOT_PROSE = r"^```.*?^```|^    kasync .*?$|^\|.*?$|^!\[.*?$|^<.*?$|^\$.*?\$$"  # code, commands, tables, formulas
 PUBLIC = [
     "kasync",
     "kasync.comparison",
