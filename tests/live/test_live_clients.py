@@ -254,6 +254,23 @@ def test_two_nodes_with_one_key_at_a_time_are_two_clients():
     assert len(federation.roster) == 2
 
 
+def test_offences_under_one_name_and_another_add_up():
+    federation = founded(k=1, offences=2, rest=0.0)
+    federation.present(["a", "b"], 0.0)
+    federation.dispatch(0.0)
+    bring(federation, order_of(federation, "a"), key="naughty")
+    federation.step(0.0)
+    federation.dispatch(0.0)
+    bring(federation, order_of(federation, "a"), value=float("inf"))
+    federation.present(["c", "b"], 1.0)
+    federation.dispatch(1.0)
+    assert bring(federation, order_of(federation, "c"), 1.0, value=float("inf")) == "refused"
+    assert not federation.roster.by_node["c"].aside  # one offence each, as far as anybody knows
+    federation.dispatch(2.0)
+    assert bring(federation, order_of(federation, "c"), 2.0, key="naughty") == "stale"
+    assert federation.roster.by_node["c"].aside
+
+
 def test_who_was_set_aside_stays_aside_under_a_new_name():
     federation = founded(k=1, offences=1)
     federation.present(["a", "b"], 0.0)

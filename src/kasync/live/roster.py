@@ -137,7 +137,7 @@ class Roster:
         known.node, known.present, known.failures = client.node, True, 0
         for name in SUMMED:
             setattr(known, name, getattr(known, name) + getattr(client, name))
-        known.aside = known.aside or client.aside
+        self._set_aside_if_due(known)
         self.by_node[known.node] = known
         self.clients.remove(client)
         if client.number is not None:
@@ -246,5 +246,10 @@ class Roster:
         client.offences += 1
         client.refused += 1
         self.failed(client, now, why)
-        client.aside = client.aside or (self.terms.offences is not None and client.offences >= self.terms.offences)
+        self._set_aside_if_due(client)
         return client.aside
+
+    def _set_aside_if_due(self, client: Client) -> None:
+        """Give no more work to a client with so many offences, under whatever names it made them."""
+        limit = self.terms.offences
+        client.aside = client.aside or (limit is not None and client.offences >= limit)
