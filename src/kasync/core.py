@@ -262,7 +262,7 @@ class Rule:
     @cached_property
     def _first_memory(self) -> dict[str, Tensor]:
         """The same for a model of one parameter: which names there are, and how many rows their tables have."""
-        return self._remembered(torch.zeros(1))
+        return self._remembered(torch.zeros(1, device="meta"))
 
     @cached_property
     def _names(self) -> tuple[tuple[tuple[str, str], ...], ...]:

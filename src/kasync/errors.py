@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+LONGEST = 200  # letters of a name that is quoted
+
 
 class UserError(ValueError):
     """A mistake of the person at the keyboard; the command line prints its sentence and exits with code 2."""
@@ -15,4 +17,5 @@ def unknown(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> 
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(options)}."
     if otherwise:
         hint = f"{hint[:-1]}, {otherwise}{hint[-1]}"
-    return UserError(f"unknown {kind} {name!r}: {hint}")
+    shown = name if len(str(name)) <= LONGEST else f"{name[:LONGEST]}..."
+    return UserError(f"unknown {kind} {shown!r}: {hint}")

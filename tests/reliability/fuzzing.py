@@ -108,8 +108,10 @@ def main(count: int, wanted: list[str], first: int = 0) -> int:
     """Fuzz, print the figures; the exit code."""
     for other in ("data", "simulator"):
         sys.path.append(str(Path(__file__).parents[1] / other))
+    import torch
     from fuzz_targets import TARGETS
 
+    torch.set_num_threads(1)  # a thread's stack and heap take address space, of which there is little
     warnings.simplefilter("ignore")
     failed, rows = False, []
     with tempfile.TemporaryDirectory() as place:

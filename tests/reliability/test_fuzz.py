@@ -11,7 +11,7 @@ from fuzzing import fuzz
 from mutations import Canary, spoilt_bytes, spoilt_fields
 
 from kasync import checks, files, timelines
-from kasync.errors import UserError
+from kasync.errors import UserError, unknown
 from kasync.experiments.settings import RunSettings
 from kasync.live.flower_messages import plain
 
@@ -41,6 +41,10 @@ def test_what_breaks_is_noticed(tmp_path):
             raise ZeroDivisionError
 
     assert len(fuzz(Broken(tmp_path), 5, tmp_path / "canary").wrong) == 5
+
+
+def test_a_name_of_ten_thousand_letters_is_not_quoted_in_full():
+    assert len(str(unknown("hold", "x" * 10_000, ["gradients", "versions"]))) < 300
 
 
 def test_spoiling_is_a_function_of_its_seed():

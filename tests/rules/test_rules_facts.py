@@ -34,6 +34,10 @@ def test_titles_and_looks_are_each_rules_own():
     assert len(set(places)) == len(places)
 
 
+def test_what_tables_hold_is_known_without_making_them():
+    assert rules.ca2fl(0.1, clients=10**15).table_rows == 10**15 + 1
+
+
 @pytest.mark.parametrize("name", rules.RULES)
 def test_signatures_are_those_that_were_written(name):
     make = rules.RULES[name]
