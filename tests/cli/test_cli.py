@@ -204,6 +204,13 @@ MISTAKES = {
     "a GPU that is not there": (["run", *SMALL, "--device", "cuda:99"], "CUDA GPUs here"),
     "a settings file that is not there": (["run", "nowhere.toml"], "nowhere.toml does not exist"),
     "a timeline that is not there": (["run", "--timeline", "nowhere.npz"], "nowhere.npz does not exist"),
+    "a trace that is not there": (["run", *SMALL, "--trace", "nowhere.csv"], "nowhere.csv cannot be read as a trace"),
+    "a trace without a clock": (["run", "--trace", "t.csv", "--arrivals", "uniform"], "a trace is played by the clock"),
+    "a trace and durations": (
+        ["run", "--trace", "t.csv", "--arrivals", "clock:durations=ace"],
+        "name no durations beside a trace",
+    ),
+    "arrivals of no kind": (["compare", "--arrivals", "klock:durations=ace"], "did you mean 'clock'"),
     "an unknown experiment": (["reproduce", "stalenes"], "did you mean 'staleness'"),
     "an unknown task": (["reproduce", "staleness", "--tasks", "digits-11"], "did you mean 'digits-10'"),
     "no seeds": (["reproduce", "staleness", "--seeds", "0"], "seeds = 0"),

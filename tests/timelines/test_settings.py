@@ -107,6 +107,11 @@ def test_a_line_makes_the_timeline_that_the_function_makes(line, same):
         ("clock:dropouts=0.1", "write a table of chance and away"),
         ("clock:concurrency=2", "concurrency is 2: choose between k = 4"),
         ("traces", "need folder"),
+        ("clock:concurrency=20,concurrency=30", "gives concurrency twice: give it once"),
+        ("clock:durations=pareto,shape=2,shape=3", "gives shape twice: give it once"),
+        ("clock:durations={kind='fadas',concurrency=20", "different numbers of brackets: balance them"),
+        ("clock:work_share=0", "work_share's steps is 0: give a whole number of at least 1"),
+        ("phones:samples=-1", "samples is -1: give a finite number above 0"),
         ("uniform:lost=0.1", "unknown setting of arrivals 'uniform' 'lost'"),
     ],
 )

@@ -312,7 +312,9 @@ def arrivals_from(text: str | None, trace: str | Path | None = None) -> dict[str
     if trace is None:
         return described.parsed(text) if text else None
     table = described.parsed(text) if text else {"kind": "clock"}
-    if table["kind"] != "clock" or "durations" in table:
+    if table["kind"] != "clock":
+        raise UserError(f"arrivals = {text!r} beside the trace {trace}: a trace is played by the clock, clock:... .")
+    if "durations" in table:
         raise UserError(f"{trace} and {text!r} both say how long work takes: name no durations beside a trace.")
     if Path(trace).is_dir():
         return {**table, "kind": "traces", "folder": str(trace)}

@@ -52,7 +52,8 @@ def positives(name: str, value: ArrayLike) -> NDArray[np.float64]:
     except (TypeError, ValueError):
         raise UserError(f"{name} is {value!r}: give numbers above 0.") from None
     if numbers.ndim > 1 or numbers.size == 0 or not (np.isfinite(numbers) & (numbers > 0)).all():
-        raise UserError(f"{name} of shape {numbers.shape}: give a finite number above 0, or one for each client.")
+        shown = f"is {value!r}" if numbers.ndim == 0 else f"of shape {numbers.shape}"
+        raise UserError(f"{name} {shown}: give a finite number above 0, or one for each client.")
     return numbers
 
 

@@ -41,7 +41,7 @@ class WorkShare:
     most: int | None = None
 
     def __post_init__(self) -> None:
-        checks.whole("steps", self.steps, 1)
+        checks.whole("work_share's steps", self.steps, 1)
         checks.one_of("relative_to", self.relative_to, ("median", "fastest"))
         if self.most is not None:
             checks.whole("most", self.most, checks.whole("least", self.least, 1))

@@ -63,7 +63,10 @@ def parsed(text: str, settings: Mapping[str, Collection[str]] = SETTINGS) -> dic
             owner = owner[step]
         if not inner and place not in settings.get(kind.strip(), (place,)):
             owner = _owner_of(place, table)
-        owner[[place, *inner][-1]] = value_of(written)
+        setting = [place, *inner][-1]
+        if setting in owner:
+            raise UserError(f"{text!r} gives {name} twice: give it once.")
+        owner[setting] = value_of(written)
     return table
 
 
@@ -95,6 +98,8 @@ def split(text: str) -> list[str]:
             parts.append("")
         else:
             parts[-1] += sign
+    if depth:
+        raise UserError(f"{text!r} opens and closes different numbers of brackets: balance them.")
     return parts
 
 

@@ -94,7 +94,7 @@ class Traces:
         """Seconds of a piece of work of so many samples; one number, or one for each client."""
         if self.compute is None:
             raise UserError(f"{self.source} says nothing of compute: give durations of your own.")
-        return Times(self.compute, samples)
+        return Times(self.compute, checks.positives("samples", samples))
 
     def transfer(self, kilobytes: float, upload_kilobytes: float | None = None) -> Durations:
         """Seconds for the model down and the update up."""
