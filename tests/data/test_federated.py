@@ -235,6 +235,11 @@ def test_samples_that_all_have_owners_of_their_own_are_said():
         ({"parts": [[True, False, True, False]]}, r"parts\[0\] is a mask: pass the rows themselves"),
         ({"parts": {"a": [0.5]}}, r"parts\['a'\] is float64 \[1\]: pass a list of rows"),
         ({"parts": [[[0], [1]]]}, r"parts\[0\] is int64 \[2, 1\]"),
+        ({"parts": [[0, [1, 2]], [3]]}, r"parts\[0\] is no list of rows"),
+        (
+            {"parts": [torch.utils.data.Subset([1, 2, 3, 4], [0, 1])]},
+            r"parts\[0\] is a Subset: pass its rows, \.indices",
+        ),
         ({"parts": None}, "not told: give parts or owners"),
         ({"owners": [1, 1, 2, 2]}, "told twice"),
         ({"parts": None, "owners": [1, 2]}, "there are 4 samples but 2 owners"),

@@ -57,6 +57,11 @@ def test_every_batch_holds_different_samples_of_the_client_with_equal_weights(si
     np.testing.assert_array_equal(shares, weights[order])
     alone, _ = batches.draw(clients[:1], visits[:1])
     np.testing.assert_array_equal(alone, samples[:1])
+    for steps in (0, work.steps, 12):  # a visit by itself draws the same, in plain Python or by numpy
+        by_itself = batches.visit(int(clients[0]), int(visits[0]), steps)
+        assert len(by_itself) == steps
+        for drawn, first, share in zip(by_itself, samples[0], weights[0], strict=False):
+            np.testing.assert_array_equal(drawn, first[share > 0])
 
 
 @pytest.mark.parametrize("size", [7, 8, 20])

@@ -1,5 +1,6 @@
 """Every kind of model and of local work, on every backend that takes it, gives what the simplest program gives."""
 
+import random
 from functools import partial
 
 import numpy as np
@@ -296,6 +297,11 @@ BACKENDS = [
     ("residual", "gradient", ["vmap", "loop"]),
     ("frozen", "local sgd", ["vmap", "loop"]),
     ("multi-label", "gradient", ["chain", "vmap", "loop"]),
+    ("chain", "one epoch of AdamW", ["chain", "loop"]),
+    ("chain", "momentum, proximal, clip", ["chain", "loop"]),
+    ("chain", "a schedule over a client's life", ["chain", "loop"]),
+    ("chain", "Adam with a state that is kept", ["chain", "loop"]),
+    ("several numbers", "an optimiser that reads layers", ["chain", "loop"]),
 ]
 
 
@@ -384,6 +390,162 @@ def test_dropout_has_another_mask_in_every_step_and_for_every_client_and_seed():
         list(simulate(Watched(), pairs(), rules.fedbuff(0.1), timeline, LocalSGD(2, 0.05, 4), seed=seed))
     drawn = [mask for mask in masks if mask is not None]
     assert len(drawn) - len(set(drawn)) <= 4  # the trials before the runs draw from the user's generator
+
+
+class Noisy(nn.Module):
+    """Draws noise in training, from its own generator, numpy or PyTorch."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.layer, self.source = nn.Linear(FEATURES, CLASSES), source
+        self.own = torch.Generator() if source == "its own" else None
+
+    def forward(self, x):
+        if self.source == "numpy":
+            return self.layer(x) + float(np.random.random())  # noqa: NPY002 - what a user may do
+        if self.source == "evaluation":
+            return self.layer(x) + torch.rand(())
+        return self.layer(x) + torch.rand((), generator=self.own) * self.training
+
+
+def noisy_loop(model, batches, client):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for batch in batches:
+        optimizer.zero_grad()
+        client.loss(model, batch | {"inputs": batch["inputs"] + torch.randn(FEATURES)}).backward()
+        optimizer.step()
+
+
+def mixed_up(model, batch):
+    share, order = random.betavariate(0.4, 0.4), torch.randperm(len(batch["labels"]))
+    outputs = model(share * batch["inputs"] + (1 - share) * batch["inputs"][order])
+    first = functional.cross_entropy(outputs, batch["labels"], reduction="none")
+    return share * first + (1 - share) * functional.cross_entropy(outputs, batch["labels"][order], reduction="none")
+
+
+DRAWING = {
+    "a generator of the model's own": {"model": Noisy("its own")},
+    "numpy": {"model": Noisy("numpy")},
+    "evaluation too": {"model": Noisy("evaluation")},
+    "a training loop": {"work": Custom(noisy_loop, 4, steps=2)},
+    "a training loop of a model with dropout": {"work": Custom(noisy_loop, 4, steps=2), "model": dropping()},
+    "a loss": {"loss": mixed_up},
+    "a loss, one gradient": {"loss": mixed_up, "work": Gradient(4)},
+}
+
+
+@pytest.mark.parametrize("case", DRAWING)
+def test_whoever_draws_random_numbers_draws_the_same_again(case):
+    given = {"model": seeded(mlp), "work": LocalSGD(2, 0.05, 4)} | DRAWING[case]
+    states = torch.get_rng_state(), random.getstate()
+    found = []
+    before = torch.get_num_threads()
+    try:
+        for threads, hold in ((1, "gradients"), (3, "gradients"), (2, "versions"), (3, "gradients")):
+            torch.set_num_threads(threads)
+            run = simulate(data=pairs(), rule=rules.fedbuff(0.5), timeline=TIMELINE.head(8), hold=hold, **given)
+            records = list(run)
+            found.append((run.params, records[-1].test_loss, records[-1].loss))
+    finally:
+        torch.set_num_threads(before)
+    for params, *losses in found[1:]:
+        assert torch.equal(params, found[0][0])
+        assert losses == list(found[0][1:])
+    assert torch.equal(states[0], torch.get_rng_state()), "the user's own generators are left alone"
+    assert states[1] == random.getstate()
+
+
+class Overwriting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x):
+        x += 1
+        return self.layer(x)
+
+
+def shifted_in_place(outputs, labels):
+    return functional.cross_entropy(outputs, labels.add_(1).remainder_(CLASSES), reduction="none")
+
+
+def shifted(outputs, labels):
+    return functional.cross_entropy(outputs, (labels + 1) % CLASSES, reduction="none")
+
+
+def test_what_a_model_or_a_loss_writes_into_its_batch_changes_nobodys_samples():
+    held, clean, model = pairs(), pairs(), seeded(Overwriting)
+    plain = nn.Sequential(nn.Linear(FEATURES, CLASSES))
+    plain[0].load_state_dict(model.layer.state_dict())
+    with torch.no_grad():
+        plain[0].bias += plain[0].weight.sum(1)  # the same function
+    timeline, found = TIMELINE.head(1), []
+    for each, loss in ((model, shifted_in_place), (plain, shifted), (model, shifted_in_place)):
+        *_, last = simulate(each, held, rules.fedbuff(1e-9), timeline, Gradient(4), loss=loss, evaluate_every=1)
+        found.append((last.loss, last.test_loss, last.accuracy))
+    for name in ("train", "test"):
+        np.testing.assert_array_equal(getattr(held, name).inputs, getattr(clean, name).inputs)
+        np.testing.assert_array_equal(getattr(held, name).labels, getattr(clean, name).labels)
+    assert found[0] == found[2]
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+
+
+class Pictures(nn.Module):
+    """Convolutions that are no chain; `rigid` relies on the order of pictures in memory."""
+
+    def __init__(self, rigid):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2)
+        )
+        self.out, self.rigid = nn.Linear(72, CLASSES), rigid
+
+    def forward(self, x):
+        x = self.layers(x)
+        return self.out(x.view(len(x), -1) if self.rigid else x.flatten(1))
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.uint8])
+def test_pictures_lie_in_the_order_that_is_fast_where_the_model_takes_it(kind):
+    draw = np.random.default_rng(0)
+    pixels = draw.integers(0, 255, (90, 3, 8, 8)).astype(kind) / (1 if kind is np.uint8 else 255)
+    pixels, classes = pixels.astype(kind), draw.integers(0, CLASSES, 90)
+    held = data.from_arrays(pixels, classes, pixels[:9], classes[:9], np.array_split(np.arange(90), CLIENTS))
+    found = []
+    for rigid in (False, True):
+        model = seeded(partial(Pictures, rigid))
+        run = simulate(model, held, rules.fedbuff(0.5), TIMELINE.head(8), LocalSGD(2, 0.05, 4))
+        *_, last = run
+        assert run.backend == "loop"
+        assert run.run.clients.bench.channels_last is not rigid
+        found.append((run.params, last.test_loss))
+    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-5, rtol=1e-4)
+    assert found[0][1] == pytest.approx(found[1][1], rel=1e-4)
+
+
+def leaves_text(model, batches, client):
+    client.state["note"] = "x"
+
+
+def delivers_at_times(model, batches, client):
+    if client.number % 2:
+        client.extras["more"] = torch.ones(2)
+
+
+LEFT = {
+    "a vector as loss": (lambda model, batches: torch.ones(3), r"returns a tensor \[3\]: return its mean loss"),
+    "a dict as loss": (lambda model, batches: {"loss": 1.0}, "returns a dict: return its mean loss"),
+    "text as state": (leaves_text, r"client\.state\['note'\] is a str"),
+    "extras at times": (delivers_at_times, "deliver the same names and shapes always"),
+}
+
+
+@pytest.mark.parametrize("case", LEFT)
+def test_what_a_training_loop_must_not_leave_is_said_in_one_sentence(case):
+    loop, words = LEFT[case]
+    with pytest.raises(UserError, match=words) as problem:
+        list(simulate(mlp(), pairs(), rules.fedbuff(0.5), TIMELINE.head(8), Custom(loop, 4, steps=1)))
+    assert "\n" not in str(problem.value)
 
 
 def test_clients_that_do_different_numbers_of_steps_are_honoured():

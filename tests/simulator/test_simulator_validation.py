@@ -1,5 +1,6 @@
 """What cannot work is refused on the call, before any work, in one sentence that names it."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -68,6 +69,16 @@ def bytes_as_tokens():
     return shared_out(draw.integers(0, 9, (60, 4)).astype(np.uint8), draw.integers(0, 2, 60))
 
 
+def pictures(*shape):
+    return shared_out(np.zeros((60, *shape), np.float32), np.arange(60) % 3)
+
+
+def scripted():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(nn.Sequential(nn.Linear(FEATURES, CLASSES)))
+
+
 def recorded(clients, versions, population=CLIENTS):
     return Timeline(np.array(clients), np.array(versions), np.arange(1.0, len(clients) + 1), population)
 
@@ -126,6 +137,9 @@ REFUSED = {  # what is changed, and what the sentence must contain
         {"model": nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(12, 2)), "data": bytes_as_tokens()},
         "scale='none'",
     ),
+    "pictures with their channels last": ({"model": models.lenet(), "data": pictures(32, 32, 3)}, "transpose"),
+    "pictures without channels": ({"model": models.emnist_cnn(), "data": pictures(28, 28)}, r"inputs\[:, None\]"),
+    "a scripted model": ({"model": scripted()}, "scripted or traced"),
     "gradients held for fedasync": ({"rule": rules.fedasync(0.5), "hold": "gradients"}, "hold='versions'"),
     "a device that does not exist": ({"device": "gpu"}, "gpu"),
     "a rule by its name": ({"rule": "wkafl"}, "rule"),
@@ -166,6 +180,7 @@ def test_what_cannot_work_is_refused_on_the_call_in_one_sentence(case):
         (lambda: LocalSGD(1, 0.1, -1), "batch_size = -1"),
         (lambda: Local(4, steps=1, lr=0.1, optimizer=torch.optim.LBFGS), "LBFGS evaluates the loss several times"),
         (lambda: Local(4, steps=1, lr=0.1, optimizer=torch.optim.SparseAdam), "SparseAdam cannot be used"),
+        (lambda: Local(4, steps=1, lr=0.1, optimizer="adam"), "optimizer = 'adam': give a class"),
         (lambda: Local(4, steps=1, lr=0.1, optimizer=torch.optim.SGD, momentom=0.9), "momentom"),
         (lambda: timelines.uniform(3, 4, 5), "k is 4.*only 3 clients"),
         (lambda: timelines.uniform(3, 0, 5), "k is 0"),

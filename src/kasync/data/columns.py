@@ -134,8 +134,15 @@ def class_labels(labels: NDArray | None, way: str, remedy: str) -> NDArray:
 
 def _rows(part: ArrayLike, client: Hashable, rows: int) -> NDArray[np.int64]:
     """One client's rows, whole numbers from 0 to rows - 1."""
-    found = np.asarray(part)
     where = f"parts[{client!r}]"
+    if hasattr(part, "indices") and hasattr(part, "dataset"):
+        raise UserError(f"{where} is a {type(part).__name__}: pass its rows, .indices.")
+    try:
+        found = np.asarray(part)
+    except ValueError as problem:
+        raise UserError(
+            f"{where} is no list of rows ({str(problem).splitlines()[0]}): pass whole numbers [n]."
+        ) from None
     if found.ndim == 0:
         raise UserError(
             f"{where} is {part!r} and no list of rows: pass rows for each client, or owners= with one id per sample."

@@ -55,7 +55,7 @@ class DataClient:
         out = torch.empty(1, len(params))
         size = float(self.batches.used(np.array([self.number]))[0])
         with torch.no_grad():
-            if self.machine.backend == "loop":
+            if self.machine.alone:
                 before = visit * int(self.work.batches(np.array([len(self.data.indices)]))[0])
                 loss = self.machine.visit(Sent(params), self.number, visit, before, None, {}, out[0]).loss
             else:

@@ -16,7 +16,7 @@ from kasync.data.federated import FederatedData, scaled
 from kasync.errors import UserError
 from kasync.work.clients import Clients, forget
 from kasync.work.loop import Sent
-from kasync.work.objective import Inputs, columns, correct, taken
+from kasync.work.objective import Inputs, columns, copied, correct, taken
 from kasync.work.stacks import StackedChain
 from kasync.work.trial import first_line, out_of_memory
 
@@ -77,7 +77,7 @@ def evaluate(clients: Clients, sent: Sent) -> Evaluation:
     metrics = {}
     for name, metric in objective.metrics.items():
         batch = columns(data.test_inputs, data.test_labels)
-        wanted = data.test_labels if data.test_labels is not None else batch
+        wanted = data.test_labels.clone() if data.test_labels is not None else batch
         metrics[name] = _measured(name, metric, outputs, wanted)
     return Evaluation(accuracy, loss, metrics)
 
@@ -118,11 +118,11 @@ def scored(
 
     def one(rows: slice) -> tuple[Tensor, Tensor | None]:
         wanted = None if labels is None else labels[rows]
-        chosen = taken(inputs, rows)
         with torch.no_grad():
-            outputs, losses = clients.losses(sent, chosen, wanted)
+            given = None if wanted is None else wanted.clone()
+            outputs, losses = clients.losses(sent, copied(inputs, rows), given)
             if outputs is None and clients.answers and (keep or clients.objective.classes):
-                outputs = clients.outputs(sent, chosen)
+                outputs = clients.outputs(sent, copied(inputs, rows))
             count = len(first[rows])
             losses = losses.double().expand(count) if losses.dim() == 0 else losses.double()
             right = losses.new_full((count,), torch.nan)

@@ -796,7 +796,7 @@ class Bench:
 
     def _one(self, sent: Sent, client: int, visit: int, before: int, steps: int | None, kept: Arrays) -> Any:
         row = torch.empty(self.length, device=self.device)
-        if self.clients.backend == "loop":
+        if self.clients.alone:
             state = _tensors(kept, self.device)
             found = self.clients.visit(sent, client, visit, before, steps, state, row)
             beside = (found.statistics, found.extras, found.state)

@@ -7,7 +7,7 @@ three parts: what is delivered, `server_step`, and what is recorded of it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +22,7 @@ from torch import Tensor
 from kasync.arrivals import Arrivals
 from kasync.constants import filled
 from kasync.core import Rule, ServerState, Step
+from kasync.errors import UserError
 from kasync.faults.deliveries import Damage
 from kasync.kernel import Block, Rows
 from kasync.simulator.plan import Inputs, Plan, Workload
@@ -324,12 +325,14 @@ class Run:
             self.prefetch.need(told.places)
             losses = self.losses.index_select(0, told.slots)
             rows: Block = Rows(self.store, told.places) if self._in_place else self._taken(told.slots)
-            brought = [self.carried.waiting[slot] for slot in told.places] if self.carried.waiting else []
+            nothing = Brought(losses[0], {}, {}, {})
+            waiting = self.carried.waiting
+            brought = [waiting.get(slot, nothing) for slot in told.places] if waiting else []
             return rows, losses, brought, None
         self._keep_version(number)
         starts = self._taken(told.slots)  # [K, D]
         rows = torch.empty_like(starts)
-        if self.clients.backend == "loop":
+        if self.clients.alone:
             brought = self._visit_all(work, told, starts, rows)
             return rows, torch.stack([each.loss for each in brought]), brought, starts
         samples, weights = work.batches
@@ -341,7 +344,7 @@ class Run:
 
     def _merge(self, brought: list[Brought], step: Step) -> None:
         """Average the buffers of the usable deliveries, and let the work make of their extras what it sends next."""
-        if not brought or not (brought[0].statistics or brought[0].extras):
+        if not any(each.statistics or each.extras for each in brought):
             return
         used = [each for each, sound in zip(brought, step.usable.tolist(), strict=True) if sound]
         if not used:
@@ -349,7 +352,8 @@ class Run:
         self.carried.statistics = {
             name: _mean([each.statistics[name] for each in used]) for name in used[0].statistics
         } or self.carried.statistics
-        if used[0].extras:
+        if any(each.extras for each in used):
+            _check_alike([each.extras for each in used])
             extras = {name: torch.stack([each.extras[name] for each in used]) for name in used[0].extras}
             merged = self.clients.work.merge(self.carried.extras, extras)
             self.carried.extras = {name: value.detach() for name, value in merged.items()}
@@ -372,13 +376,15 @@ class Run:
 
     def _compute(self, sent: Sent, work: Workload) -> None:
         """Compute the gradients of a group of clients; any thread may do it, each slot belongs to one of them."""
-        if self.clients.backend == "loop":
+        if self.clients.alone:
             for delivery, slot in zip(work.deliveries.tolist(), work.slots.tolist(), strict=True):
                 with self.clients.lane():
                     brought = self._visit(sent, delivery, self.store[slot])
                     self.losses[slot] = brought.loss
                 if brought.statistics or brought.extras:
                     self.carried.waiting[slot] = brought
+                else:
+                    self.carried.waiting.pop(slot, None)
             return
         slots = self.tensor(work.slots)
         drawn, shares = work.batches
@@ -386,7 +392,7 @@ class Run:
         self.losses.index_copy_(0, slots, self.clients.bring(sent.params, samples, weights, self.store, slots))
 
     def _visit(self, sent: Sent, delivery: int, row: Tensor) -> Brought:
-        """One piece of work by the loop, into row [D] wherever that lies; what the client keeps is kept."""
+        """One piece of work on a bench, into row [D] wherever that lies; what the client keeps is kept."""
         client, visit, before, steps = self.inputs.piece(self.plan.original(delivery))
         here = row if row.device == self.device else torch.empty(len(row), device=self.device)
         state = self.carried.begun_with(self.plan.timeline, delivery)
@@ -455,6 +461,16 @@ def _prefixed(prefix: str, named: Named) -> dict[str, Tensor]:
 
 def _under(prefix: str, named: Named) -> dict[str, Tensor]:
     return {n.removeprefix(f"{prefix}."): value for n, value in named.items() if n.startswith(f"{prefix}.")}
+
+
+def _check_alike(extras: Sequence[Named]) -> None:
+    """Refuse extras of one step that cannot lie in one array."""
+    kinds = [{name: list(value.shape) for name, value in each.items()} for each in extras]
+    other = next((kind for kind in kinds if kind != kinds[0]), None)
+    if other is not None:
+        raise UserError(
+            f"one client delivers the extras {kinds[0]} and another {other}: deliver the same names and shapes always."
+        )
 
 
 def _mean(values: list[Tensor]) -> Tensor:

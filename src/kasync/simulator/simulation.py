@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,12 @@ from kasync.simulator.records import METRIC, History, Progress, Record
 from kasync.simulator.run import BLOCK, Carried, Run, new_store
 from kasync.simulator.validation import check
 from kasync.timelines import Timeline
-from kasync.work import Gradient, Work
+from kasync.work import Gradient, Local, Work
 from kasync.work.batches import Batches
 from kasync.work.clients import MOST, Clients, failed
-from kasync.work.loop import Cost, Sent, Visit, bytes_of, flat_parameters
-from kasync.work.objective import Loss, Objective, taken
-from kasync.work.trial import Traits, first_line, out_of_memory, sharing, tried
+from kasync.work.loop import Bench, Cost, Sent, Visit, bytes_of, flat_parameters
+from kasync.work.objective import Loss, Objective, copied
+from kasync.work.trial import CHANCE, Traits, Watch, first_line, out_of_memory, sharing, tried, untouched
 
 ENGINES = ("local", "ray")
 FIRST_CHECKPOINT = 5.0  # seconds: what is killed early loses little
@@ -108,6 +109,8 @@ def simulate(
     if path is not None and hold == "auto":
         hold = identity_of(path).get("hold", hold)  # what was begun one way goes on the same way
     batches = Batches.of(data, work, seed)
+    if not isinstance(work, Gradient | Local):
+        traits = _with_loop(template, read, objective, work, traits, buffers, batches, plan)
     ragged = getattr(plan.timeline, "local_steps", None) is not None
     inputs = Inputs(plan, batches, True, work_faults)
     settings: dict[str, Any] = {"backend": backend, "buffers": buffers, "seed": seed, "ragged": ragged}
@@ -116,12 +119,13 @@ def simulate(
     if cluster is None:
         cost = _measured(clients, inputs, plan, params, carried)
         clients.room.samples = at_once(params.device, cost.sample)
-        given = (plan, rule, read, len(params), hold, device, *_pieces(clients, plan, cost), clients.backend)
+        way = "loop" if clients.alone else clients.backend
+        given = (plan, rule, read, len(params), hold, device, *_pieces(clients, plan, cost), way)
         memory = choose(*given, cost.kept, cost.brought, _outputs(clients, params, carried))
         clients.limit(memory.workers)
     else:
         memory = cluster.memory(plan, rule, read, len(params), hold, device)
-    drawn = clients.backend != "loop" and cluster is None
+    drawn = not clients.alone and cluster is None
     inputs = Inputs(plan, batches, memory.hold == "gradients", work_faults, drawn)
     identity = _identity(model, data, rule, plan, work, seed, memory.hold, device, objective, buffers, clients, wrong)
     place = None
@@ -131,7 +135,7 @@ def simulate(
     if cluster is not None:
         run: Run = cluster.run(memory, plan, inputs, clients, rule, params, carried, template, read, traits, settings)
         return Simulation(run, data, evaluate_every, memory, place, checkpoint_every, progress, identity)
-    captured = torch.device(device).type == "cuda" and clients.backend != "loop" and memory.place == "device"
+    captured = torch.device(device).type == "cuda" and not clients.alone and memory.place == "device"
     kind = CapturedRun if captured else Run
     run = kind.begin(plan, inputs, clients, rule, params, _store(memory, plan, params), carried)
     return Simulation(run, data, evaluate_every, memory, place, checkpoint_every, progress, identity)
@@ -167,7 +171,7 @@ def _outputs(clients: Clients, params: Tensor, carried: Carried) -> int:
     if not clients.objective.metrics:
         return 0
     inputs = clients.data.test_inputs
-    one = clients.outputs(Sent(params, *carried.now), taken(inputs, slice(0, 1)))
+    one = clients.outputs(Sent(params, *carried.now), copied(inputs, slice(0, 1)))
     count = len(inputs if isinstance(inputs, Tensor) else next(iter(inputs.values())))
     return 2 * count * bytes_of({"": one})  # in parts, and in one piece
 
@@ -175,7 +179,7 @@ def _outputs(clients: Clients, params: Tensor, carried: Carried) -> int:
 def _pieces(clients: Clients, plan: Plan, cost: Cost) -> tuple[int, int]:
     """Bytes of what one thread has under way, and how many do so; on a GPU of a client, and how many go into a call."""
     looking = (clients.room.samples or 0) * cost.sample  # while the model is evaluated
-    if clients.backend == "loop":
+    if clients.alone:
         return max(cost.piece, looking if clients.pool is not None else looking // clients.beside), clients.beside
     if clients.pool is None:
         return cost.piece, max(plan.timeline.k, min(BLOCK, int(plan.bounds[1])))
@@ -222,6 +226,32 @@ def _try_smallest(clients: Clients, batches: Batches, plan: Plan) -> None:
             f"client {client} first: choose another batch_size, leave such clients out of the timeline, or take group "
             "norm instead of batch norm."
         ) from problem
+
+
+def _with_loop(
+    model: nn.Module,
+    data: FederatedData,
+    objective: Objective,
+    work: Work,
+    traits: Traits,
+    buffers: str,
+    batches: Batches,
+    plan: Plan,
+) -> Traits:
+    """What a training loop of the user's adds: whether it draws random numbers, seen on two mini-batches."""
+    client, params = int(plan.timeline.clients[0, 0]), flat_parameters(model)
+    tensors = data.tensors(str(params.device))
+    rows = [torch.from_numpy(each).to(params.device) for each in batches.visit(client, 0)[:2]]
+    visit = Visit(client, 0, 0, rows, {})
+    bench = Bench(model, objective, work, replace(traits, draws=False, loose=False), buffers, 0)
+    sent = Sent(params, *_carried(model, traits, work).now)
+    try:
+        with CHANCE, untouched(bench.model) as generators, (seen := Watch(bench.model, generators)):
+            bench.do(sent, visit, tensors.inputs, tensors.labels, torch.empty_like(params))
+    except Exception as problem:
+        if not out_of_memory(problem):
+            raise failed(visit, problem) from problem
+    return replace(traits, draws=traits.draws or seen.inside or seen.outside, loose=traits.loose or seen.outside)
 
 
 def _store(memory: Memory, plan: Plan, params: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 from kasync import counter
 from kasync.data.federated import FederatedData
 from kasync.work.protocol import Work
+
+FEW = 8  # mini-batches up to which plain Python draws them sooner than numpy
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,15 @@ class Batches:
         """The samples of one visit, a mini-batch each; `steps` batches where the timeline says how many."""
         if self.work.steps is None:
             return self._epochs(client, visit, steps)
-        who, when = np.array([client]), np.array([visit])
-        samples, weights = self._drawn(who, when, self.work.steps if steps is None else steps)
-        real = int((weights[0, 0] > 0).sum()) if samples.shape[1] else 0
-        return [row[:real] for row in samples[0]]
+        mine = self.indices[self.offsets[client] : self.offsets[client + 1]].astype(np.int64)
+        steps, used = self.work.steps if steps is None else steps, min(len(mine), self.batch_size)
+        if steps > FEW:
+            samples, _ = self._drawn(np.array([client]), np.array([visit]), steps)
+            return list(samples[0, :, :used])
+        draws = np.arange(steps)[:, None] * self.batch_size + np.arange(used)
+        left = (len(mine) - np.arange(used)).astype(np.uint64)
+        ranks = counter.bits(self.seed, counter.Stream.BATCHES, client, visit, draws) % left
+        return [mine[_without_replacement(each)] for each in ranks.tolist()]
 
     def used(self, clients: NDArray[np.integer]) -> NDArray[np.int64]:
         """[...] samples that a delivery of each client rests on: a batch, or all of its own where it does epochs."""
@@ -89,3 +97,14 @@ class Batches:
         real = np.arange(self.batch_size) < used
         samples = self.indices[np.where(real, start[..., None] + positions, start[..., None])].astype(np.int64)
         return samples, (real / used).astype(np.float32) * np.ones_like(positions, dtype=np.float32)
+
+
+def _without_replacement(ranks: list[int]) -> list[int]:
+    """Positions of which each is the rank-th of those that are left, as `Batches.draw` finds them for many visits."""
+    taken: list[int] = []  # in order
+    found = []
+    for rank in ranks:
+        before = bisect_right(range(len(taken)), rank, key=lambda place: taken[place] - place)
+        taken.insert(before, rank + before)
+        found.append(rank + before)
+    return found

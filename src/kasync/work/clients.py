@@ -1,6 +1,7 @@
 """Computes what clients bring: chosen backend, threads side by side on a CPU, one device otherwise.
 
-chain    small networks of known layers: the batches of many clients in one pass, per-client products at the end
+chain    small networks of known layers: the batches of many clients in one pass, per-client products at the end;
+         with any optimiser one client after the other on each thread of a CPU
 vmap     any model that torch.func can vectorise: many clients in one call
 loop     any PyTorch code: one client after the other on each thread
 """
@@ -30,11 +31,10 @@ from kasync.work.loop import Bench, Brought, Sent, Visit
 from kasync.work.objective import Inputs, Objective, plain
 from kasync.work.protocol import Gradient, Local, Work
 from kasync.work.stacks import StackedChain
-from kasync.work.trial import Traits, first_line, out_of_memory
+from kasync.work.trial import SMALL, Traits, first_line, out_of_memory, takes_channels_last, trained
 from kasync.work.vmap import Vectorised
 
 MOST = 10  # clients at once; fixed, so that results do not depend on the number of cores
-SMALL = 500_000  # parameters; with more, one client's kernels fill a GPU, and vectorised ones are slower than theirs
 BACKENDS = ("auto", "chain", "vmap", "loop")
 Draw = Callable[[int, int, int | None], list[NDArray]]  # client, visit, steps -> rows of each mini-batch
 
@@ -58,14 +58,13 @@ def backend_of(
         raise unknown("backend", asked, BACKENDS)
     if asked == "loop":
         return "loop", None
-    reason = _only_looped(data, work, objective, traits, ragged)
-    if asked == "auto" and reason:
-        return "loop", None
-    chain = None if reason else Chain.of(model)
-    if chain is not None and asked in ("auto", "chain"):
-        return "chain", chain
     on_cuda = next(model.parameters()).is_cuda
-    small = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad) <= SMALL
+    reason, alone = _only_looped(data, objective, traits), _one_by_one(work, ragged)
+    chain = None if reason else Chain.of(model)
+    if chain is not None and asked in ("auto", "chain") and (not alone or (isinstance(work, Local) and not on_cuda)):
+        return "chain", chain
+    reason = reason or alone
+    small = trained(model) <= SMALL
     if not reason and (asked == "vmap" or (asked == "auto" and on_cuda and small)):
         machine = Vectorised.of(model)
         assert isinstance(data.inputs, Tensor)
@@ -78,15 +77,20 @@ def backend_of(
     raise UserError(f"backend = {asked!r} does not take this run ({why}): use backend='auto' or 'loop'.")
 
 
-def _only_looped(data: FederatedTensors, work: Work, objective: Objective, traits: Traits, ragged: bool) -> str | None:
-    """Why a run needs the loop, or None if other backends may take it."""
+def _one_by_one(work: Work, ragged: bool) -> str | None:
+    """Why clients' work cannot be done in one call, or None if it can."""
+    if not work.vectorised:
+        return "its work is more than one gradient or plain local SGD"
+    return "its clients do different numbers of local steps" if ragged else None
+
+
+def _only_looped(data: FederatedTensors, objective: Objective, traits: Traits) -> str | None:
+    """Why a run needs the loop whatever its work is, or None if other backends may take it."""
     checks = {
-        "its work is more than one gradient or plain local SGD": not work.vectorised,
         "its loss is a function of model and batch": objective.whole,
         "it has several inputs or no labels": not isinstance(data.inputs, Tensor) or data.labels is None,
         "its model changes buffers in training": bool(traits.changed),
         "its model draws random numbers": traits.draws,
-        "its clients do different numbers of local steps": ragged,
         "it computes in another precision": objective.precision != "float32",
     }
     return next((reason for reason, true in checks.items() if true), None)
@@ -140,6 +144,7 @@ class Clients:
     room: Room = field(default_factory=lambda: Room(1))
     buffers: threading.local = field(default_factory=threading.local)
     lanes: Lanes | None = None  # of the loop on a GPU
+    alone: bool = False  # whether each piece of work is done by itself, on a bench
 
     @classmethod
     def of(
@@ -167,14 +172,18 @@ class Clients:
         pool = None if on_cuda else ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
         separate = StackedChain(machine) if name == "chain" and on_cuda else machine
 
+        alone = name == "loop" or _one_by_one(work, ragged) is not None
+
+        channels_last = name == "loop" and not on_cuda and takes_channels_last(model, tensors, work, objective)
+
         def new_bench() -> Bench:
-            return Bench(model, objective, work, traits, buffers, seed)
+            return Bench(model, objective, work, traits, buffers, seed, machine if alone else None, channels_last)
 
         room = Room(threads)
         lanes = Lanes.on(torch.device(device)) if on_cuda and name == "loop" else None
         return cls(
             name, machine, separate, tensors, objective, work, new_bench, draw, traits.draws, traits.answers, threads,
-            pool, room, lanes=lanes
+            pool, room, lanes=lanes, alone=alone
         )  # fmt: skip
 
     @property
@@ -212,7 +221,7 @@ class Clients:
     def visit(
         self, sent: Sent, client: int, visit: int, before: int, steps: int | None, state: dict[str, Tensor], row: Tensor
     ) -> Brought:
-        """One client's piece of work by the loop, into row [D]; the calling thread does it."""
+        """One client's piece of work on a bench, into row [D]; the calling thread does it."""
         device = row.device
         drawn = self.draw(client, visit, steps)
         joined = torch.from_numpy(np.concatenate(drawn)).to(device, non_blocking=True)
@@ -309,7 +318,7 @@ class Clients:
 
         Many at once cost less; an even number of groups is done sooner. The number of cores plays no part in it.
         """
-        if self.backend == "loop":
+        if self.alone:
             return [slice(one, one + 1) for one in range(n)]
         if self.pool is None:
             size = self.room.clients or n

@@ -17,11 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from kasync.counter import Stream, bits
+from kasync.data.federated import scaled
+from kasync.errors import UserError
 from kasync.work.captured import REPEATABLE, Steps
+from kasync.work.layers import Chain
 from kasync.work.objective import Inputs, Objective, columns, parts, taken
 from kasync.work.protocol import Client, Gradient, Local, Work
 from kasync.work.trial import CHANCE, Traits, generators_of, sharing, untouched
 
+NOBODY = 2**32 - 1  # the client that an evaluation draws for
 BUFFERS = ("average", "local", "frozen")
 SHORT = 2**15  # numbers in an array below which one call for all arrays costs less than a copy of their gradients saves
 
@@ -63,10 +67,10 @@ def flat_parameters(model: nn.Module) -> Tensor:
 class Chance:
     """Hooks on a model that draws: call n of a visit draws from (seed, client, visit, n), whoever computes it."""
 
-    def __init__(self, model: nn.Module, seed: int) -> None:
+    def __init__(self, model: nn.Module, seed: int, everywhere: bool = False) -> None:
         self.seed, self.client, self.visit, self.calls = seed, 0, 0, 0
-        self.generators = generators_of(model)
-        self.states: list[Tensor] | None = None
+        self.generators = generators_of(model, everywhere)
+        self.states: list[Any] | None = None
         self.silent = False
         model.register_forward_pre_hook(self._before)
         model.register_forward_hook(self._after, always_call=True)
@@ -158,9 +162,18 @@ class Bench:
     """One thread's own copy of the model, and everything that a piece of work needs."""
 
     def __init__(
-        self, model: nn.Module, objective: Objective, work: Work, traits: Traits, buffers: str, seed: int
+        self,
+        model: nn.Module,
+        objective: Objective,
+        work: Work,
+        traits: Traits,
+        buffers: str,
+        seed: int,
+        chain: Chain | None = None,
+        channels_last: bool = False,
     ) -> None:
-        self.objective, self.work, self.buffers = objective, work, buffers
+        self.objective, self.work, self.buffers, self.chain = objective, work, buffers, chain
+        self.channels_last = channels_last
         self.model = sharing(model)
         self.layout = Layout.of(self.model)
         self.params = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -169,9 +182,12 @@ class Bench:
             parameter.data = window
         found = dict(self.model.named_buffers())
         self.statistics = {name: found[name] for name in traits.changed}  # this bench's own tensors
-        self.chance = Chance(self.model, seed) if traits.draws else None
+        drawn = traits.draws or traits.judged
+        self.chance = Chance(self.model, seed, traits.loose or traits.judged) if drawn else None
+        self.loose, self.judged = traits.loose, traits.judged  # what draws as one call does, and nobody beside it
         self.gradient: Tensor | None = None  # [D] of a flat optimiser
-        self.steps = Steps.of(self) if self.flat.is_cuda and isinstance(work, Gradient | Local) else None
+        captured = self.flat.is_cuda and isinstance(work, Gradient | Local) and not self.loose
+        self.steps = Steps.of(self) if captured else None
         self.loaded: Tensor | None = None  # the version that the model holds, while nothing was trained on it
         self.mode(True)
 
@@ -197,21 +213,24 @@ class Bench:
 
     def evaluate(self, sent: Sent, inputs: Inputs) -> Any:
         """Outputs of the model in evaluation mode."""
-        self.load(sent)
-        self.model.eval()
-        try:
-            with torch.no_grad():
-                return self.objective.outputs(self.model, inputs)
-        finally:
-            self.mode(True)
+        with self._evaluating(sent):
+            return self.objective.outputs(self.model, self._laid(inputs))
 
     def evaluated_losses(self, sent: Sent, inputs: Inputs, labels: Tensor | None) -> Tensor:
         """The losses of the model in evaluation mode, for a loss of model and batch."""
+        with self._evaluating(sent):
+            return self.objective.losses(self.model, self._laid(inputs), labels)
+
+    @contextmanager
+    def _evaluating(self, sent: Sent) -> Iterator[None]:
+        """In evaluation mode; what is drawn then is the same for every batch."""
         self.load(sent)
         self.model.eval()
+        if self.chance is not None:
+            self.chance.begin(NOBODY, 0)
         try:
-            with torch.no_grad():
-                return self.objective.losses(self.model, inputs, labels)
+            with torch.no_grad(), self._as_one_call(self.judged):
+                yield
         finally:
             self.mode(True)
 
@@ -226,7 +245,7 @@ class Bench:
             self.chance.begin(visit.client, visit.number)
         state: dict[str, Tensor] = dict(visit.state)
         extras: dict[str, Tensor] = {}
-        with torch.enable_grad(), REPEATABLE if self.flat.is_cuda else nullcontext():
+        with self._as_one_call(self.loose), torch.enable_grad(), REPEATABLE if self.flat.is_cuda else nullcontext():
             if isinstance(self.work, Gradient):
                 loss = self._pass(visit, 0, inputs, labels, row)
             else:
@@ -275,14 +294,21 @@ class Bench:
 
         if self.chance is not None:
             self.chance.begin(0, 0)
-        batch = taken(inputs, rows), None if labels is None else labels[rows]
-        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        batch = self._laid(taken(inputs, rows)), None if labels is None else labels[rows]
+        keeping = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+        with self._as_one_call(self.loose), torch.enable_grad(), keeping:
             self.objective.mean(self.model, *batch)
         return sum(saved.values())
 
     def _batch(self, visit: Visit, number: int, inputs: Inputs, labels: Tensor | None) -> tuple[Inputs, Tensor | None]:
         rows = visit.samples[number]
-        return taken(inputs, rows), None if labels is None else labels[rows]
+        return self._laid(taken(inputs, rows)), None if labels is None else labels[rows]
+
+    def _laid(self, inputs: Inputs) -> Inputs:
+        """Pictures in the order of memory that convolutions of few channels are faster in."""
+        if self.channels_last and isinstance(inputs, Tensor):
+            return inputs.contiguous(memory_format=torch.channels_last)
+        return inputs
 
     @property
     def calls(self) -> int:
@@ -302,6 +328,15 @@ class Bench:
         """Around calls of the model that do not count."""
         return nullcontext() if self.chance is None else self.chance.left_out()
 
+    @contextmanager
+    def _as_one_call(self, wanted: bool) -> Iterator[None]:
+        """Where it is wanted, everything inside draws as one call of the model does, and nobody beside it."""
+        if not wanted:
+            yield
+            return
+        with self.drawing(), self.undrawn():
+            yield
+
     def _pass(self, visit: Visit, number: int, inputs: Inputs, labels: Tensor | None, out: Tensor) -> Tensor:
         """Write the gradient of the mean loss of a mini-batch into out [D]; return the loss."""
         if self.steps is not None:
@@ -310,6 +345,8 @@ class Bench:
                 if out is not self.steps.gradient:
                     out.copy_(self.steps.gradient)
                 return loss
+        if self.chain is not None:
+            return self._chained(*self._batch(visit, number, inputs, labels), out)
         return self.derive(self._batch(visit, number, inputs, labels), self.layout.split(out))
 
     def derive(self, batch: tuple[Inputs, Tensor | None], places: Sequence[Tensor]) -> Tensor:
@@ -323,6 +360,16 @@ class Bench:
                 for place, each in zip(places, found, strict=True):
                     place.zero_() if each is None else place.copy_(each.to_dense() if each.is_sparse else each)
         return loss.detach()
+
+    @torch.no_grad()
+    def _chained(self, inputs: Inputs, labels: Tensor | None, out: Tensor) -> Tensor:
+        """The same of a chain of known layers."""
+        assert self.chain is not None
+        assert isinstance(inputs, Tensor)
+        assert labels is not None
+        shares = torch.full((len(labels),), 1.0 / len(labels))
+        x = scaled(inputs, self.objective.scale)
+        return self.chain.gradients(self.flat, x, labels, shares, self.objective.loss, out[None])[0]
 
     def _derived(self, batch: tuple[Inputs, Tensor | None]) -> Tensor:
         """Leave the gradient of the mean loss of a batch where it was made, at each parameter; return the loss."""
@@ -343,7 +390,7 @@ class Bench:
         """Local steps with an optimiser; its state is in `state` where it is kept."""
         whole = bool(work.proximal) or work.clip is not None  # these read all gradients together
         small = work.elementwise and self.flat.numel() < SHORT * len(self.params)
-        direct = self.steps is None and not whole and not small  # gradients stay where they are made
+        direct = self.steps is None and self.chain is None and not whole and not small  # gradients stay where made
         moved = [nn.Parameter(self.flat)] if work.elementwise and not direct else self.params
         if not direct:
             if self.gradient is None:
@@ -396,9 +443,8 @@ class Bench:
             self.flat.copy_(trained)
             self.loaded = None
         self._check_windows()
-        kept = {name: torch.as_tensor(value).detach().clone() for name, value in client.state.items()}
-        extras = {name: torch.as_tensor(value).detach().clone() for name, value in client.extras.items()}
-        return torch.as_tensor(told, dtype=torch.float32, device=self.flat.device), kept, extras
+        kept, extras = _tensors("state", client.state), _tensors("extras", client.extras)
+        return _number(told).to(self.flat.device), kept, extras
 
     def _check_windows(self) -> None:
         """A loop may replace an array (`p.data = ...`): then the model's numbers are copied back into the vector."""
@@ -406,6 +452,31 @@ class Bench:
             if parameter.data_ptr() != window.data_ptr():
                 window.copy_(parameter.detach())
                 parameter.data = window
+
+
+def _tensors(what: str, named: Mapping[str, Any]) -> dict[str, Tensor]:
+    """What a loop left at its client or delivers, each a tensor of its own."""
+    made = {}
+    for name, value in named.items():
+        try:
+            made[name] = torch.as_tensor(value).detach().clone()
+        except (TypeError, ValueError, RuntimeError):
+            raise UserError(
+                f"client.{what}[{name!r}] is a {type(value).__name__}: keep tensors or numbers there, each by a name."
+            ) from None
+    return made
+
+
+def _number(told: Any) -> Tensor:
+    """[] the loss that a training loop returns."""
+    try:
+        loss = torch.as_tensor(told, dtype=torch.float32).detach()
+    except (TypeError, ValueError, RuntimeError):
+        loss = torch.empty(0)
+    if loss.numel() != 1:
+        kind = f"tensor {list(told.shape)}" if isinstance(told, Tensor) else type(told).__name__
+        raise UserError(f"the training loop returns a {kind}: return its mean loss as one number, or None.")
+    return loss.reshape(())
 
 
 def _state(optimizer: torch.optim.Optimizer, params: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -88,6 +88,13 @@ def taken(inputs: Inputs, rows: Any) -> Inputs:
     return inputs[rows] if isinstance(inputs, Tensor) else {name: column[rows] for name, column in inputs.items()}
 
 
+def copied(inputs: Inputs, rows: slice) -> Inputs:
+    """A copy of these rows of every column: a model may write into what it is given."""
+    if isinstance(inputs, Tensor):
+        return inputs[rows].clone()
+    return {name: column[rows].clone() for name, column in inputs.items()}
+
+
 def tensor_in(outputs: Any) -> Tensor | None:
     """The tensor that a loss reads: the output itself, or the logits of a model that names its outputs."""
     if isinstance(outputs, Tensor):

@@ -146,6 +146,10 @@ class Local(Work):
                 f"optimizer is a {kind} that was made already, and each visit makes one of its own: give the class, "
                 f"optimizer=torch.optim.{kind}, and its settings to Local."
             )
+        if not callable(self.optimizer):
+            raise UserError(
+                f"optimizer = {self.optimizer!r}: give a class of torch.optim, torch.optim.SGD for example."
+            )
         if self.clip is not None:
             checks.above("clip", self.clip, 0.0)
         self.state_vectors  # noqa: B018 - refuses an optimiser that cannot step

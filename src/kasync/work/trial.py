@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import copy
+import pickle
+import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from kasync.data.federated import FederatedTensors
 from kasync.errors import UserError
-from kasync.work.objective import Inputs, Objective, cross_entropy, plain, scores_in, taken, tensor_in
-from kasync.work.protocol import Local, Work
+from kasync.work.objective import Inputs, Objective, copied, cross_entropy, plain, scores_in, taken, tensor_in
+from kasync.work.protocol import Gradient, Local, Work
 
+SMALL = 500_000  # parameters; with more, one client's kernels fill a GPU, and moving weights costs more than pictures
 CHANCE = threading.Lock()  # PyTorch has one generator for all threads: who draws holds this
 
 
@@ -27,6 +31,8 @@ class Traits:
 
     changed: tuple[str, ...]  # names of the buffers that it changes
     draws: bool  # random numbers
+    loose: bool = False  # some of them outside the model's own calls, or not by PyTorch
+    judged: bool = False  # random numbers in evaluation mode too
     answers: bool = True  # whether it makes a tensor of the inputs, which accuracy and metrics read
 
     @classmethod
@@ -36,14 +42,66 @@ class Traits:
         trial.train()
         before = {name: buffer.clone() for name, buffer in trial.named_buffers()}
         with CHANCE, untouched(trial) as generators:
-            states = [generator.get_state() for generator in generators]
-            answers = run(trial)
-            draws = any(
-                not torch.equal(state, generator.get_state())
-                for state, generator in zip(states, generators, strict=True)
-            )
+            with Watch(trial, generators) as seen:
+                answers = run(trial)
+            trial.eval()
+            with Watch(trial, generators) as judged:
+                run(trial)
         changed = tuple(name for name, buffer in trial.named_buffers() if not torch.equal(before[name], buffer))
-        return cls(changed, draws, answers)
+        return cls(changed, seen.inside or seen.outside, seen.outside, judged.inside or judged.outside, answers)
+
+
+class Watch:
+    """Whether random numbers are drawn inside a model's calls, and whether outside of them or not by PyTorch."""
+
+    def __init__(self, model: nn.Module, generators: Sequence[Any]) -> None:
+        self.model, self.generators = model, generators
+        self.inside = self.outside = False
+
+    def __enter__(self) -> Watch:
+        self.handles = [
+            self.model.register_forward_pre_hook(lambda *_: self._look("outside")),
+            self.model.register_forward_hook(lambda *_: self._look("inside"), always_call=True),
+        ]
+        self.states = self._states()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._look("outside")
+        for handle in self.handles:
+            handle.remove()
+
+    def _look(self, where: str) -> None:
+        now = self._states()
+        drawn = [before != after for before, after in zip(self.states, now, strict=True)]
+        if any(drawn):
+            others = any(
+                changed and not isinstance(generator, torch.Generator)
+                for changed, generator in zip(drawn, self.generators, strict=True)
+            )
+            setattr(self, "outside" if others else where, True)
+        self.states = now
+
+    def _states(self) -> list[bytes]:
+        states = [generator.get_state() for generator in self.generators]
+        return [each.numpy().tobytes() if isinstance(each, Tensor) else pickle.dumps(each) for each in states]
+
+
+class OfNumpy:
+    """numpy's generator for everybody, as if it were one of PyTorch's."""
+
+    get_state, set_state = staticmethod(np.random.get_state), staticmethod(np.random.set_state)
+
+    @staticmethod
+    def manual_seed(number: int) -> None:
+        np.random.seed(number % 2**32)  # noqa: NPY002 - it is the one that is meant
+
+
+class OfPython:
+    """The generator of the module `random`, likewise."""
+
+    get_state, set_state = staticmethod(random.getstate), staticmethod(random.setstate)
+    manual_seed = staticmethod(random.seed)
 
 
 def sharing(model: nn.Module) -> nn.Module:
@@ -63,16 +121,18 @@ def sharing(model: nn.Module) -> nn.Module:
     return made
 
 
-def generators_of(model: nn.Module) -> list[torch.Generator]:
-    """PyTorch's own generators that a model may draw from."""
-    found = [torch.default_generator]
+def generators_of(model: nn.Module, everywhere: bool = True) -> list[Any]:
+    """PyTorch's generators that a model may draw from, and its own; those of numpy and Python too."""
+    found: list[Any] = [torch.default_generator]
     devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
-    return found + [torch.cuda.default_generators[device.index or 0] for device in devices]
+    found += [torch.cuda.default_generators[device.index or 0] for device in devices]
+    found += [each for part in model.modules() for each in vars(part).values() if isinstance(each, torch.Generator)]
+    return [*found, OfNumpy, OfPython] if everywhere else found
 
 
 @contextmanager
-def untouched(model: nn.Module) -> Iterator[list[torch.Generator]]:
-    """Whatever is drawn inside, PyTorch's own generators are afterwards as they were."""
+def untouched(model: nn.Module) -> Iterator[list[Any]]:
+    """Whatever is drawn inside, the generators are afterwards as they were."""
     generators = generators_of(model)
     states = [generator.get_state() for generator in generators]
     try:
@@ -100,6 +160,8 @@ def refuse_empty(model: nn.Module) -> None:
     """Refuse what is no model, and one in which nothing is trained."""
     if not isinstance(model, nn.Module):
         raise UserError(f"model is a {type(model).__name__}: pass a torch.nn.Module, as models.lenet() makes one.")
+    if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
+        raise UserError("the model is scripted or traced, and cannot be copied with its gradients: pass the plain one.")
     for name, parameter in model.named_parameters():
         if isinstance(parameter, UninitializedParameter):
             raise UserError(f"the model's {name} has no shape yet: call the model once on a batch of the data before.")
@@ -115,8 +177,8 @@ def refuse_empty(model: nn.Module) -> None:
 def tried(model: nn.Module, data: FederatedTensors, objective: Objective) -> Traits:
     """Run model and loss on two samples: refuse what does not fit the data, and see what the model does in training."""
     rows = slice(0, 2)
-    inputs = taken(data.test_inputs, rows)
-    labels = None if data.test_labels is None else data.test_labels[rows]
+    inputs = copied(data.test_inputs, rows)
+    labels = None if data.test_labels is None else data.test_labels[rows].clone()
     held: list[Tensor] = []
 
     def run(trial: nn.Module) -> bool:
@@ -142,6 +204,29 @@ def tried(model: nn.Module, data: FederatedTensors, objective: Objective) -> Tra
             "leave them out, or let the model return a tensor or a dict with 'logits'."
         )
     return traits
+
+
+def trained(model: nn.Module) -> int:
+    """How many numbers of it are trained."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def takes_channels_last(model: nn.Module, data: FederatedTensors, work: Work, objective: Objective) -> bool:
+    """Whether a small network of convolutions takes pictures whose channels lie last in memory: it is tried on two."""
+    layers = sum(isinstance(part, nn.Conv2d) for part in model.modules())
+    if layers < 2 or trained(model) > SMALL or not isinstance(work, Gradient | Local):
+        return False
+    if not isinstance(data.inputs, Tensor) or data.inputs.dim() != 4:
+        return False
+    trial = sharing(model).train()
+    inputs = data.inputs[[0, 0]].contiguous(memory_format=torch.channels_last)
+    labels = None if data.labels is None else data.labels[[0, 0]]
+    try:
+        with CHANCE, untouched(trial), torch.enable_grad():
+            objective.mean(trial, inputs, labels).backward()
+    except Exception:  # it relies on another order, with .view() for example
+        return False
+    return True
 
 
 def refuse_optimizer(model: nn.Module, work: Work) -> None:
@@ -179,6 +264,11 @@ def _outputs_of(model: nn.Module, objective: Objective, inputs: Inputs) -> Any:
         remedy = "choose another"
         if any(each.dtype == torch.uint8 for each in ([inputs] if isinstance(inputs, Tensor) else inputs.values())):
             remedy += ", or give the data scale='none' where bytes are tokens and not pixels"
+        if isinstance(inputs, Tensor) and any(isinstance(part, nn.Conv2d) for part in model.modules()):
+            if inputs.dim() == 4 and inputs.shape[3] in (1, 3, 4):
+                remedy = "put the channels of the pictures first, inputs.transpose(0, 3, 1, 2)"
+            elif inputs.dim() == 3:
+                remedy = "give each picture a channel, inputs[:, None]"
         raise UserError(
             f"the model does not take the data's inputs of shape {shape} ({first_line(problem)}): {remedy}."
         ) from problem
