@@ -1,7 +1,7 @@
 # make demo: install what the demo needs into .venv and run it.   make test: install everything and run all checks.
 # make docs: build the documentation into site/.   make publish-docs: that of this version into the branch gh-pages.
 # make dist: source archive and wheel into dist/.   make wheels: wheels for this system's Pythons (cibuildwheel).
-# make soak: hours of use in minutes.   make fuzz: ten thousand spoilt inputs of each kind.   docs/reliability.md has both.
+# make soak: hours of use in minutes.   make fuzz: ten thousand corrupted inputs of each kind.   docs/reliability.md has both.
 # make lock: write down the versions here.   make audit: ask a database of known faults about them (needs a network).
 PYTHON ?= python3
 BIN := .venv/bin

@@ -36,7 +36,7 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class PerClient:
-    """Accuracy and loss of the model on every client's own rows: is it fair to all of them?"""
+    """Accuracy and loss of the model on every client's own rows, and how far clients differ."""
 
     clients: NDArray[np.int64]  # [n] those that have rows
     accuracy: NDArray[np.float64]  # [n]
