@@ -13,6 +13,7 @@
 #define PARTS 64  /* most parts the columns are cut into, so most threads of use */
 #define RUN 1024  /* columns summed in the rows' own precision, and kept in the nearest caches */
 #define OUTPUTS 4 /* combinations formed at once */
+#define STREAMS 16 /* rows read at a time by a combination */
 #define ALWAYS_INLINE __attribute__((always_inline)) inline
 #define UNROLL _Pragma("GCC unroll 4")
 #define SECOND_CACHE 2 /* where a prefetch puts things */

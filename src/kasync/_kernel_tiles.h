@@ -90,13 +90,18 @@ TARGET static void NAME(gram)(const void *const *given, long count, long start, 
     }
 }
 
-/* out[o][column ...] = sum over rows of coefficients[o][row] * rows[row][column ...] for m outputs, `wide` vectors. */
-TARGET ALWAYS_INLINE static void NAME(blend)(const REAL *const *rows, long count, const REAL *coefficients,
-                                             REAL *const *out, int m, int wide, long column) {
+/* out[o][column ...] += sum over rows first..last of coefficients[o][row] * rows[row][column ...] for m outputs and
+ * `wide` vectors; what was there before counts from the second rows on. */
+TARGET ALWAYS_INLINE static void NAME(blend)(const REAL *const *rows, long count, long first, long last,
+                                             const REAL *coefficients, REAL *const *out, int m, int wide,
+                                             long column) {
     VECTOR total[OUTPUTS][WIDE];
     UNROLL for (int o = 0; o < m; o++)
-        UNROLL for (int v = 0; v < wide; v++) total[o][v] = (VECTOR){0};
-    for (long row = 0; row < count; row++) {
+        UNROLL for (int v = 0; v < wide; v++) {
+            total[o][v] = (VECTOR){0};
+            if (first) total[o][v] = ((const LOADED *)(out[o] + column))[v];
+        }
+    for (long row = first; row < last; row++) {
         const LOADED *from = (const LOADED *)(rows[row] + column);
         VECTOR x[WIDE];
         UNROLL for (int v = 0; v < wide; v++) x[v] = from[v];
@@ -107,14 +112,19 @@ TARGET ALWAYS_INLINE static void NAME(blend)(const REAL *const *rows, long count
         UNROLL for (int v = 0; v < wide; v++) ((LOADED *)(out[o] + column))[v] = total[o][v];
 }
 
-/* The same for all columns start..stop of m outputs. */
+/* The same for all columns start..stop of m outputs, a few rows after the other: more streams at once than the
+ * processor fetches ahead are slow. The sums are taken in the order of the rows all the same. */
 TARGET ALWAYS_INLINE static void NAME(mix)(const REAL *const *rows, long count, const REAL *coefficients,
                                            REAL *const *out, int m, long start, long stop) {
-    long column = start;
-    for (; column + WIDE * LANES <= stop; column += WIDE * LANES)
-        NAME(blend)(rows, count, coefficients, out, m, WIDE, column);
-    for (; column + LANES <= stop; column += LANES) NAME(blend)(rows, count, coefficients, out, m, 1, column);
-    for (; column < stop; column++)
+    const long whole = start + (stop - start) / LANES * LANES;
+    for (long first = 0; first < count || !first; first += STREAMS) {
+        const long last = first + STREAMS < count ? first + STREAMS : count;
+        long column = start;
+        for (; column + WIDE * LANES <= whole; column += WIDE * LANES)
+            NAME(blend)(rows, count, first, last, coefficients, out, m, WIDE, column);
+        for (; column < whole; column += LANES) NAME(blend)(rows, count, first, last, coefficients, out, m, 1, column);
+    }
+    for (long column = whole; column < stop; column++)
         for (int o = 0; o < m; o++) {
             REAL total = 0;
             for (long row = 0; row < count; row++) total += coefficients[o * count + row] * rows[row][column];

@@ -87,7 +87,8 @@ class Usable:
             if values is None:
                 return filled(1.0, k, torch.float64, device)
             if isinstance(values, Tensor):
-                return values.to(device, torch.float64, non_blocking=True)
+                known = values.dtype == torch.float64 and values.device == device
+                return values if known else values.to(device, torch.float64, non_blocking=True)
             return torch.as_tensor(values, dtype=torch.float64).to(device, non_blocking=True)
 
         rows, right = _block(arrivals.gradients, params)
@@ -105,7 +106,9 @@ class Usable:
                 f"starts has rows of shape {list(arrivals.starts.shape[1:])}: each must be as long as the parameters, "
                 f"{len(params)}"
             )
-        checked = Arrivals(rows, staleness, losses, sizes, index, arrivals.starts)
+        checked = object.__new__(Arrivals)  # as many of each as was checked before
+        checked.__dict__.update(arrivals.__dict__, gradients=rows, staleness=staleness, losses=losses)
+        checked.__dict__.update(batch_sizes=sizes, clients=index, usable=None)
         return cls(checked, rows, staleness, losses, sizes, right, clients)
 
     @property
@@ -145,12 +148,13 @@ class Usable:
 
 def _block(gradients: Gradients, params: Tensor) -> tuple[Block, Tensor | None]:
     """[K, D] rows with zeros where a gradient has the wrong length, and [K] which have the right one, if not all."""
-    length, device = len(params), params.device
+    length, device = params.shape[0], params.device  # a tensor's len takes ten times as long
     if isinstance(gradients, Rows):
         return gradients, None
     if isinstance(gradients, Tensor):
         if gradients.shape[1] == length:
-            return gradients.detach().to(params), None
+            known = gradients.dtype == params.dtype and gradients.device == device and not gradients.requires_grad
+            return gradients if known else gradients.detach().to(params), None
         return params.new_zeros(len(gradients), length), torch.zeros(len(gradients), dtype=torch.bool, device=device)
     right = [row.dim() == 1 and len(row) == length for row in gradients]
     rows = [

@@ -334,7 +334,7 @@ class Rule:
             usable = usable & basis.others_finite()  # one in a memory makes nothing usable
         step = self._opened(server, sound, basis, usable, lr)
         for number, part in enumerate(self.parts):
-            step = self._after(step, part.__call__, number)
+            step = self._after(step, part, number)
         for number in self._finishing:
             step = self._after(step, self.parts[number].finish, number)
         step.turn_to("", server.memory)
@@ -373,7 +373,7 @@ class Rule:
         k, device = sound.staleness.shape[0], basis.device
         rate = self.lr if lr is None else lr
         full = rate if isinstance(rate, Tensor) else constant(rate, torch.float64, device)
-        step = Step(
+        step = Step.opened(
             basis=basis,
             usable=filled(True, k, torch.bool, device) if usable is None else usable,
             staleness=sound.staleness,
@@ -417,12 +417,17 @@ class Rule:
         vectors = {name: row for name, row in step.vectors.items() if name not in exact}
         state: dict[str, Tensor] = {}
         if self.optimizer is None:  # the parameters join as one more row, and the first combination is the update
-            update = -step.lr * step.direction  # [B]
-            table = torch.stack([update, *vectors.values()]) if vectors else update[None]  # [1 + vectors, B]
-            made = basis.combined(torch.cat([table, eye(table.shape[0], 1, table.device)], dim=1), server.params)
+            plain = step.coefficients is eye(step.k, basis.size, basis.device) and basis.size == step.k
+            update = -(step.lr * (step.weights if plain else step.direction))  # [B]
+            if vectors:
+                table = torch.stack([update, *vectors.values()])  # [1 + vectors, B]
+                table = torch.cat([table, eye(table.shape[0], 1, table.device)], dim=1)
+            else:
+                table = torch.cat([update, filled(1.0, 1, update.dtype, update.device)])[None]
+            made = basis.combined(table, server.params)
             if doubt:
                 basis.check(table, made)
-            params, *long = made.unbind()
+            params, *long = made.unbind() if vectors else (made[0],)
         else:
             table = torch.stack([step.direction, *vectors.values()])
             made = basis.combined(table)
@@ -442,7 +447,7 @@ class Rule:
                 return server, step  # an optimiser's first state has no earlier one to fall back on
             params = where(step.skipped, server.params, params)
             after = {name: where(step.skipped, old.get(name, value), value) for name, value in after.items()}
-        memory = dict(old) | {name: owned(value) for name, value in after.items()}
+        memory = {**old, **{name: owned(value) for name, value in after.items()}}
         for name, written in step.rows.items():
             memory[name] = _written(old[name], written, basis, in_place)
         count = 1 if step.all_usable else (~step.skipped).long()

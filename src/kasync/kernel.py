@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from array import array
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -21,6 +22,7 @@ VERSION = 3  # of the functions in the library; one left over from another versi
 MOST_ROWS = 256  # beyond it a matrix product, which packs its operands first, may be faster
 LEVELS = ("any", "AVX2", "AVX-512")  # instructions the library was built for, in the order of _kernel.c
 TYPES = (torch.float32, torch.float64)
+CPU = torch.device("cpu")
 
 _long, _pointer = ctypes.c_long, ctypes.c_void_p
 _rows = (_pointer, _long, _long, ctypes.c_int, _long)  # rows, count, width, is_double, threads
@@ -121,9 +123,9 @@ def combine(coefficients: Tensor, blocks: Sequence[Block]) -> Tensor:
     A row whose coefficients are all zero is not read.
     """
     rows = addresses(blocks)
-    if coefficients.dim() != 2 or coefficients.shape[1] != len(rows):
+    if coefficients.shape[1:] != (len(rows),):
         raise ValueError(f"coefficients {list(coefficients.shape)}: need one column for each of {len(rows)} rows")
-    table, first = coefficients.to("cpu", torch.float64).contiguous(), _table(blocks[0])  # [n, B]
+    table, first = coefficients.to(CPU, torch.float64).contiguous(), _table(blocks[0])  # [n, B]
     result = first.new_empty(table.shape[0], first.shape[1])
     _call("kasync_combine", rows, blocks, table.data_ptr(), table.shape[0], result.data_ptr())
     return result
@@ -143,14 +145,14 @@ def add_rows(coefficients: Tensor, blocks: Sequence[Block], out: Tensor) -> None
 
 def addresses(blocks: Sequence[Block], column: int = 0) -> ctypes.Array[ctypes.c_void_p]:
     """[B] where this column of each row is."""
-    places: list[int] = []
+    places = array("Q")
     for block in blocks:
         table = block if isinstance(block, Tensor) else block.table
         size = table.element_size()
         start, stride = table.data_ptr() + column * size, table.stride(0) * size
         chosen = range(block.shape[0]) if isinstance(block, Tensor) else block.chosen
-        places += [start + row * stride for row in chosen]
-    return (_pointer * len(places))(*places)
+        places.extend([start + row * stride for row in chosen])
+    return (_pointer * len(places)).from_buffer(places)
 
 
 def _table(block: Block) -> Tensor:

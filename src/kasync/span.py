@@ -16,11 +16,10 @@ from torch import Tensor
 
 from kasync import kernel
 from kasync.constants import where
-from kasync.kernel import Block, Rows, length
+from kasync.kernel import Block, length
 
 _is_one_of_many = torch._C._functorch.is_batchedtensor  # inside torch.vmap
 
-STREAMS = 16  # rows that a CPU is asked to read at a time, where there are many
 ROWS = 16  # a GPU's products work on so many rows at a time
 CHUNK = 2048  # columns summed in the rows' own precision before the float64 sum over chunks
 EXACT, EXACT_BLIND = 1 << 13, 1 << 20  # columns at a time where the products are in float64
@@ -88,10 +87,7 @@ def gram(given: Sequence[Block]) -> Tensor:
 def combine(coefficients: Tensor, given: Sequence[Block]) -> Tensor:
     """coefficients @ R for the rows R of all blocks, stacked.  [n, B] -> [n, D], in the precision of the rows"""
     if _compiled(given):
-        rows = sum(map(length, given))
-        if len(coefficients) == 1 and rows > STREAMS and all(isinstance(block, Tensor) for block in given):
-            return _combine_once(coefficients, given)
-        return _combine_in_turns(coefficients, given) if rows >= 3 * STREAMS else kernel.combine(coefficients, given)
+        return kernel.combine(coefficients, given)
     blocks = [matrix(block) for block in given]
     table = coefficients.to(blocks[0].dtype)  # [n, B]
     parts = torch.split(table, [len(block) for block in blocks], dim=1)
@@ -105,36 +101,6 @@ def combine(coefficients: Tensor, given: Sequence[Block]) -> Tensor:
         for part, block in zip(parts[1:], blocks[1:], strict=True):
             total = torch.addcmul(total, part, block) if len(block) == 1 else total + part @ block
     return total
-
-
-def _combine_once(coefficients: Tensor, given: Sequence[Block]) -> Tensor:
-    """The same for one combination of many rows: torch's product of a vector and a matrix, the same on any threads."""
-    blocks = [matrix(block) for block in given]
-    shares = torch.split(coefficients.to(blocks[0].dtype), [len(block) for block in blocks], dim=1)
-    made = shares[0] @ blocks[0]
-    for share, rows in zip(shares[1:], blocks[1:], strict=True):
-        made = made.add_(rows, alpha=float(share)) if len(rows) == 1 else made.add_(share @ rows)
-    return made
-
-
-def _combine_in_turns(coefficients: Tensor, given: Sequence[Block]) -> Tensor:
-    """The same for many rows: a processor reads a few streams at a time faster than a hundred."""
-    made, column = None, 0
-    for block in given:
-        for start in range(0, length(block), STREAMS):
-            if isinstance(block, Tensor):
-                part: Block = block[start : start + STREAMS]
-            else:
-                part = Rows(block.table, block.chosen[start : start + STREAMS])
-            table = coefficients[:, column : column + length(part)]
-            column += length(part)
-            if made is None:
-                made = kernel.combine(table, [part])
-            else:
-                kept = torch.eye(len(table), dtype=table.dtype)
-                made = kernel.combine(torch.cat([table, kept], dim=1), [part, made])
-    assert made is not None
-    return made
 
 
 def _gram_at_once(blocks: Sequence[Tensor]) -> Tensor:
@@ -266,12 +232,9 @@ class Basis:
         """Raise NotFinite unless what was made [n, D] with a table [n, B] shows that the gradients are finite."""
         if not self.doubt:
             return
-        read = table[0, : self.k].tolist() if len(table) == 1 else table[:, : self.k].any(0).tolist()
-        if not all(read):
-            unread = torch.tensor([[float(not seen) for seen in read]], dtype=torch.float64)
-            if not _sum_is_finite(combine(unread, [self.blocks["gradients"]])):
-                raise NotFinite
-        if not _sum_is_finite(made):
+        read = (table[0] if table.shape[0] == 1 else table.any(0)).tolist()[: self.k]
+        unread = [place for place, coefficient in enumerate(read) if not coefficient]
+        if not all(_sum_is_finite(row) for row in _rows(self.blocks["gradients"], unread)) or not _sum_is_finite(made):
             raise NotFinite
 
     def combined(self, table: Tensor, *others: Tensor) -> Tensor:
@@ -290,6 +253,12 @@ class Basis:
         for coefficients, out in zip(of_narrow, made, strict=True):
             kernel.add_rows(coefficients, narrow, out)
         return made
+
+
+def _rows(block: Block, places: Sequence[int]) -> Iterator[Tensor]:
+    """[D] each, these rows of a block."""
+    for place in places:
+        yield block[place] if isinstance(block, Tensor) else block.table[block.chosen[place]]
 
 
 def _sum_is_finite(rows: Tensor) -> bool:

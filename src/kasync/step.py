@@ -48,6 +48,14 @@ class Step:
     still: Tensor | None = None  # [] whether a part has refused everything, so that an optimiser must not move
     all_usable: bool = False  # known where a CPU could be asked, and then there is nothing to choose
 
+    @classmethod
+    def opened(cls, **values: Any) -> Step:
+        """A step with these fields, and the defaults of those that are left out; a rule's own, which names no other."""
+        step = object.__new__(cls)  # a frozen dataclass sets field by field, which takes ten times as long
+        step.__dict__.update(place="", estimate=None, similarities=None, vectors={}, values={}, rows={}, still=None)
+        step.__dict__.update(values)
+        return step
+
     @property
     def k(self) -> int:
         return self.weights.shape[0]  # a tensor's len takes ten times as long
@@ -126,7 +134,7 @@ class Step:
 
     def unit(self, name: str) -> Tensor:
         """[n, B] coefficients of the basis rows called `name`: the part's own, or "gradients"."""
-        layout = self.layout
+        layout = self.basis.layout
         rows = layout.get(f"{self.place}.{name}") or layout.get(name)
         if rows is None:
             raise unknown("row of the span", name, [each.removeprefix(f"{self.place}.") for each in layout])

@@ -126,7 +126,6 @@ def test_a_rule_whose_mean_is_kept_in_float32_fails_the_check_for_drift(steps):
     """CA2FL with that fault is off by 1e-4 after 1,000 steps and by 1e-3 after 10,000."""
     rule = Rule("planted", 1e-9, (NarrowCalibrate(),), clients=POPULATION)
     off = drift(rule, "NarrowCalibrate.mean", "NarrowCalibrate.last", steps)
-    print(off)
     assert off > 1e-5
 
 

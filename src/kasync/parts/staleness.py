@@ -14,6 +14,7 @@ from kasync.constants import where
 from kasync.core import Part, Step
 from kasync.discounts import Discount
 from kasync.parts.tables import ClientPart
+from kasync.span import possible
 
 HALF_E = math.e / 2  # the base of Chen et al. (2019), kept by the paper
 
@@ -30,11 +31,11 @@ class WeighByStaleness(Part):
         checks.flag("normalize", self.normalize)
 
     def __call__(self, step: Step) -> Step:
-        shares = step.averaged(step.batch_sizes)
         if not self.normalize:
+            shares = step.averaged(step.batch_sizes)
             return step.weighed(shares * (-math.log(self.base) * step.staleness).exp())
         excess = step.staleness - step.least(step.staleness)  # the ratio is the same and nothing underflows
-        return step.weighed(step.averaged(shares * (-math.log(self.base) * excess).exp()))
+        return step.weighed(step.averaged(step.batch_sizes * (-math.log(self.base) * excess).exp()))
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class DropStale(Part):
     """
 
     max_staleness: float
-    window: int = 4096  # steps back to which it is known what was accepted; before them everything counts as accepted
+    window: int = 4096  # steps back to which it is known what was refused; before them everything counts as accepted
 
     def __post_init__(self) -> None:
         checks.limit("max_staleness", self.max_staleness)
@@ -148,16 +149,16 @@ class DropStale(Part):
 
     def memory(self, params: Tensor) -> dict[str, Tensor]:
         nothing = torch.zeros((), dtype=torch.int64, device=params.device)
-        return {"versions": nothing.new_zeros(self.window), "version": nothing, "number": nothing.clone()}
+        refused = nothing.new_zeros(self.window)  # before each of the last steps
+        return {"refused": refused, "refusals": nothing}
 
     def __call__(self, step: Step) -> Step:
-        versions, version, number = (step.memory[name] for name in ("versions", "version", "number"))
-        here = torch.arange(self.window, device=versions.device) == number % self.window
-        versions = where(here, version, versions)  # [window] the version of the model at each of the last steps
-        back = torch.minimum(step.staleness, number.clamp(max=self.window - 1).double())  # [K]
-        start = versions[((number - back.long()) % self.window)]
-        delay = (version - start).double() + (step.staleness - back)
+        refused, refusals, delay = step.memory["refused"], step.memory["refusals"], step.staleness
+        if possible(refusals > 0):
+            refused = refused.index_copy(0, (step.number % self.window)[None], refusals[None])
+            back = step.staleness.clamp(max=self.window - 1).long()  # [K]
+            delay = delay - (refusals - refused[(step.number - back) % self.window]).double()
         fresh = step.kept(delay < self.max_staleness, False)
-        accepted = fresh.any()
-        step = step.keep(versions=versions, version=version + accepted.long(), number=number + 1)
-        return step.having(still=~accepted).weighed(step.averaged(fresh.double()))
+        nothing = ~fresh.any()
+        step = step.keep(refused=refused, refusals=refusals + nothing.long())
+        return step.having(still=nothing).weighed(step.averaged(fresh.double()))
