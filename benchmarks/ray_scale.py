@@ -4,7 +4,9 @@
 
 Every worker has one thread. In each turn, one after the other: the engine's own loop on one thread of one process; as
 many bare processes of it as there are workers, which share nothing and send nothing, for what this machine gives at
-most; and the run on Ray. Ratios are medians over the turns. A worker of Ray is as nice here as its driver.
+most; and the run on Ray. Ratios are medians over the turns. A worker of Ray is as nice here as its driver. What the
+run and Ray's processes take of processors beside the pieces is told too. A bare process's time of a processor for a
+piece over that of the whole run is the share of linear where workers have every core, whatever else the machine does.
 """
 
 import argparse
@@ -21,6 +23,7 @@ os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's own 15 would measure 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
+import psutil
 import torch
 
 import kasync
@@ -58,21 +61,22 @@ def world(name, steps, size=SIZE):
 
 
 def alone(name, steps, begin=None):
-    """Pieces per second of the engine's own loop, in this process."""
+    """The engine's own loop in this process: pieces per second, and seconds of a processor for each."""
     torch.set_num_threads(1)
     simulation = kasync.simulate(*world(name, steps), evaluate_every=10**6, backend="loop", hold="versions")
     records = iter(simulation)
     next(records)
     if begin is not None:
         begin()
-    began = time.perf_counter()
+    began, spent = time.perf_counter(), time.process_time()
     for _ in records:
         pass
-    return (steps - 1) * K / (time.perf_counter() - began)
+    pieces = (steps - 1) * K
+    return pieces / (time.perf_counter() - began), (time.process_time() - spent) / pieces
 
 
 def processes(name, steps, count):
-    """The same in so many processes at once: pieces per second of each, while all of them are at work."""
+    """The same in so many processes at once, of each (pieces per second, seconds of a processor)."""
     command = [sys.executable, __file__, "--alone", name, "--steps", str(steps)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     begun = [subprocess.Popen(command, **pipes) for _ in range(count)]
@@ -81,7 +85,7 @@ def processes(name, steps, count):
     for one in begun:
         one.stdin.write("go\n")
         one.stdin.flush()
-    return [float(one.communicate()[0].splitlines()[-1]) for one in begun]
+    return [tuple(map(float, one.communicate()[0].splitlines()[-1].split())) for one in begun]
 
 
 def spread(name, steps, workers, size=SIZE):
@@ -104,7 +108,7 @@ def spread(name, steps, workers, size=SIZE):
         "compute": 1e3 * took["busy"] / pieces,
         "overhead": 1e3 * (seconds * workers - took["busy"]) / pieces,
         "cpu": 1e3 * took["computing"] / pieces,
-        "cpu beside": 1e3 * (took["processes"] - took["computing"]) / pieces,
+        "cpu beside": 1e3 * (took["processors"] - took["computing"]) / pieces,
         "sending": 1e3 * took["sending"] / pieces,
         "stepping": 1e3 * mine / (steps - READY),
         "share": 1 - took["waited"] / seconds,
@@ -113,23 +117,35 @@ def spread(name, steps, workers, size=SIZE):
 
 
 def state(crew):
-    return {name: getattr(crew, name) for name in ("made", "busy", "waited", "computing", "processes", "sending")}
+    """Sums so far; `processors` has the seconds of this process, of the workers and of all that Ray started here."""
+    told = {name: getattr(crew, name) for name in ("made", "busy", "waited", "computing", "sending")}
+    return told | {"processors": sum(map(taken, [me := psutil.Process(), *me.children(recursive=True)]))}
+
+
+def taken(process):
+    """Seconds of a processor; none where it has ended meanwhile."""
+    try:
+        return sum(process.cpu_times()[:2])
+    except psutil.Error:
+        return 0.0
 
 
 def scale(names, workers, steps, turns):
-    print("| model | workers | pieces/s | over one process's loop | bare processes over one | of what they give "
-          "| a piece, ms | beside it, ms | a piece, CPU ms | beside it, CPU ms |")  # fmt: skip
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print("| model | workers | pieces/s | over one process's loop | bare processes over one "
+          "| of what they give | a piece, ms | beside it, ms | CPU ms in a bare process | in a piece | beside it "
+          "| of linear by CPU |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
     for name in names:
         found = {count: [] for count in workers}
         spread(name, 3, max(workers))  # everything is imported
         for _ in range(turns):
             for count in workers:
-                (one,) = processes(name, steps, 1)
-                bare = sum(processes(name, steps, count)) if count > 1 else one
+                (before,) = processes(name, steps, 1)
+                rates, spent = zip(*(processes(name, steps, count) if count > 1 else [before]), strict=True)
                 ray = spread(name, steps, count)
-                (again,) = processes(name, steps, 1)
-                found[count].append({**ray, "one": (one + again) / 2, "bare": bare})
+                (after,) = processes(name, steps, 1)
+                one, own = (before[0] + after[0]) / 2, 1e3 * statistics.mean(spent)
+                found[count].append({**ray, "one": one, "bare": sum(rates), "bare cpu": own})
         for count, rows in found.items():
             columns = {
                 "rate": [row["rate"] for row in rows],
@@ -138,8 +154,10 @@ def scale(names, workers, steps, turns):
                 "reached": [row["rate"] / row["bare"] for row in rows],
                 "compute": [row["compute"] for row in rows],
                 "overhead": [row["overhead"] for row in rows],
+                "bare cpu": [row["bare cpu"] for row in rows],
                 "cpu": [row["cpu"] for row in rows],
                 "cpu beside": [row["cpu beside"] for row in rows],
+                "by cpu": [row["bare cpu"] / (row["cpu"] + row["cpu beside"]) for row in rows],
             }
             told = " | ".join(f"{statistics.median(values):.2f}" for values in columns.values())
             print(f"| {name} | {count} | {told} |", flush=True)
@@ -201,7 +219,7 @@ def main():
             print("ready", flush=True)
             sys.stdin.readline()
 
-        print(alone(given.alone, given.steps, begin))
+        print(*alone(given.alone, given.steps, begin))
         return
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}, {Path(__file__).name}\n")
     if given.only in (None, "scale"):

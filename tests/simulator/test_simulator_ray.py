@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import test_simulator_open as worlds
@@ -113,6 +116,7 @@ def test_rows_and_versions_stay_within_what_was_said_and_the_urgent_come_first(m
         rows.append(len(crew.slots))
         versions.append(len(crew.versions))
         assert not pieces or not crew.heap or max(pieces) < min(crew.heap)
+        assert len({piece // TIMELINE.k > crew.current for piece in pieces}) <= 1  # nobody waits for later ones
         return pieces
 
     monkeypatch.setattr(crew, "_next", noted)
@@ -120,6 +124,33 @@ def test_rows_and_versions_stay_within_what_was_said_and_the_urgent_come_first(m
     assert max(rows) <= simulation.memory.rows
     assert max(versions) <= simulation.run.plan.versions + 1  # the last one goes when the next step begins
     assert sorted(sent) == list(range(TIMELINE.steps * TIMELINE.k))
+
+
+def test_a_worker_does_the_most_urgent_of_all_that_it_was_given():
+    settings = (Residual(), vectors(), rules.fedbuff(0.5), TIMELINE, Local(4, steps=2, lr=0.1))
+    crew = simulate(*settings, **SPREAD).run.crew
+    bench = farm.Bench(*ray.get(crew.spec), "cpu", 1)
+    plain, done, begun, go_on = bench._one, [], threading.Event(), threading.Event()
+
+    def noted(sent, client, *rest):
+        done.append(client)
+        begun.set()
+        go_on.wait(60)
+        return plain(sent, client, *rest)
+
+    bench._one = noted
+    start = {"params": torch.zeros(bench.length).numpy(), "beside": ({}, {})}
+    with ThreadPoolExecutor(3) as tasks:
+        answers = [tasks.submit(bench.work, [(5, 0, 0, 0, None, {}, 0), (9, 1, 0, 0, None, {}, 0)], [start])]
+        assert begun.wait(60)
+        for number, client in ((7, 2), (3, 3)):
+            answers.append(tasks.submit(bench.work, [(number, client, 0, 0, None, {}, 0)], [start]))
+        until = time.monotonic() + 60
+        while bench.waiting.qsize() < 3 and time.monotonic() < until:
+            time.sleep(0.01)
+        go_on.set()
+        assert [len(answer.result()[-1]) for answer in answers] == [2, 1, 1]
+    assert done == [0, 3, 2, 1]
 
 
 def test_a_run_goes_on_where_another_engine_was_killed(tmp_path):

@@ -66,20 +66,28 @@ def test_hosts_that_are_far_from_each_other_make_the_bits_of_one_machine_though_
         begun.append(subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True))
         return begun[-1]
 
+    def up(host: str, *words: str) -> subprocess.Popen:
+        """A node that has started. Ray gives it 30 seconds, which a busy machine may miss."""
+        for _ in range(3):
+            node = start(host, *words)
+            while node.poll() is None:
+                if "Ray runtime started" in (tmp_path / f"{host}.log").read_text():
+                    return node
+                time.sleep(0.2)
+        raise AssertionError((tmp_path / f"{host}.log").read_text())
+
     with hosts.Network(3, delay=DELAY, loss=0.0) as network:
         addresses, names = network.addresses, network.names
         where = f"{addresses[0]}:{PORT}"
         try:
-            start(
+            up(
                 names[0], "--head", f"--port={PORT}", f"--node-ip-address={addresses[0]}", "--num-cpus=0",
                 "--include-dashboard=false", f"--temp-dir=/tmp/kasync{os.getpid()}",
             )  # fmt: skip
-            time.sleep(20)
             nodes = [
-                start(names[number], f"--address={where}", f"--node-ip-address={addresses[number]}", "--num-cpus=1")
+                up(names[number], f"--address={where}", f"--node-ip-address={addresses[number]}", "--num-cpus=1")
                 for number in (1, 2)
             ]
-            time.sleep(30)
             told = []
             for lost in (False, True):
                 command = ["ip", "netns", "exec", names[0], *program(engine="ray", address=where)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import heapq
+import itertools
 import logging
 import os
 import queue
@@ -19,7 +20,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -59,6 +60,7 @@ LOOK = 2.0  # seconds between two looks at the cluster: has a node been added, i
 ATTEMPTS = 4  # times that a piece may end its worker before it is the piece's fault
 STARTS = 4  # workers that may die in a row before one of them is ready
 TASK = 0.02  # seconds that a task should take, so that calling it costs little beside
+LATER = 0.2  # the same for pieces that the server does not wait for yet: fewer calls of Ray, which cost milliseconds
 MOST = 64  # pieces in a task
 CHEAP = 64 * 2**20  # bytes of rows that may wait without asking
 REWARDING = 4  # rows that may wait for each task under way, where rows are long
@@ -123,7 +125,7 @@ class Cluster:
         """For Ray's actors."""
         plain: dict[str, Any] = {n: self.resources[n] for n in ("num_cpus", "num_gpus") if n in self.resources}
         own = {name: share for name, share in self.resources.items() if name not in plain}
-        return {**plain, "resources": own, "max_concurrency": self.threads + 1, "scheduling_strategy": "SPREAD"}
+        return {**plain, "resources": own, "max_concurrency": self.threads + 2, "scheduling_strategy": "SPREAD"}
 
     def _fitting(self, has: Mapping[str, float]) -> int:
         if not self.needs:
@@ -326,7 +328,6 @@ class Crew:
         self.made = 0  # pieces that came back
         self.busy = 0.0  # seconds that workers took for them
         self.computing = 0.0  # seconds of a processor in them
-        self.processes = 0.0  # and in the workers' processes, all that they do
         self.redone = 0  # pieces that were sent again
         self.sending = 0.0  # seconds of a processor that sending and taking took
         self.thread: threading.Thread | None = None
@@ -458,30 +459,43 @@ class Crew:
                 del self.versions[version]
 
     def _send(self) -> None:
-        """Give the most urgent pieces to workers that have little to do, as far as their rows have room."""
-        depth = self.cluster.threads + 1
+        """Give the most urgent pieces to workers that have little to do, as far as their rows have room.
+
+        Workers have one more place for what the server waits for, which overtakes what they were given before.
+        """
         while self.heap:
+            urgent = self.heap[0] // self.k <= self.current
+            depth = self.cluster.threads + 1 + urgent
             idle = [worker for worker in self.workers if worker.ready and worker.tasks < depth]
             if not idle:
                 return
             fair = -(-len(self.heap) // len(idle))
-            pieces = self._next(max(1, min(int(TASK / self.seconds) if self.seconds else 1, fair, MOST)))
+            enough = int((TASK if urgent else LATER) / self.seconds) if self.seconds else 1
+            pieces = self._next(max(1, min(enough, fair, MOST)))
             if not pieces:
                 return
             self._submit(min(idle, key=lambda worker: worker.tasks), pieces)
 
     def _next(self, count: int) -> list[int]:
-        """Up to so many pieces; those of later steps leave room for all rows of the step that is waited for."""
+        """Up to so many pieces; those of later steps leave room for all rows of the step that is waited for.
+
+        What is waited for goes without them, and what ended a worker goes alone.
+        """
         pieces: list[int] = []
         while self.heap and len(pieces) < count:
-            later = self.heap[0] // self.k > self.current
+            piece = self.heap[0]
+            later = piece // self.k > self.current
             if later and self.later >= len(self.store) - self.k:
                 break
-            piece = heapq.heappop(self.heap)
+            if pieces and (later > (pieces[0] // self.k > self.current) or self.attempts[piece]):
+                break
+            heapq.heappop(self.heap)
             self.slots[piece] = self.free.pop()
             self.held_by[piece // self.k] += 1
             self.later += later
             pieces.append(piece)
+            if self.attempts[piece]:
+                break
         return pieces
 
     def _submit(self, worker: Worker, pieces: list[int]) -> None:
@@ -489,6 +503,7 @@ class Crew:
         distinct = list(dict.fromkeys(numbers))
         told = [
             (
+                piece,
                 *self.inputs.piece(self.plan.original(piece)),
                 _arrays(self.carried.begun_with(self.plan.timeline, piece)),
                 distinct.index(number),
@@ -514,9 +529,8 @@ class Crew:
         if isinstance(answer, str):
             raise UserError(f"a worker on node {worker.node} stopped: {answer}")
         self.deaths = 0
-        seconds, computing, whole, told = answer
+        seconds, computing, told = answer
         self.computing += computing
-        self.processes += whole
         self.made += len(pieces)
         self.busy += seconds
         self.seconds = seconds / len(pieces) if not self.seconds else 0.8 * self.seconds + 0.2 * seconds / len(pieces)
@@ -753,7 +767,7 @@ class SharedData:
 
 
 class Bench:
-    """A worker's own part: computes pieces of work, `threads` at a time."""
+    """A worker's own part: computes pieces of work, `threads` at a time, of all that it was given the most urgent."""
 
     def __init__(self, code: bytes, arrays: Arrays, device: str, threads: int) -> None:
         spec: Spec = cloudpickle.loads(code)
@@ -770,25 +784,38 @@ class Bench:
         self.device = torch.device(device)
         self.length = sum(value.numel() for value in spec.model.parameters() if value.requires_grad)
         self.threads = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
-        self.spent = time.process_time()
+        self.waiting: queue.PriorityQueue[tuple[int, int, Future[Any], Any]] = queue.PriorityQueue()
+        self.order = itertools.count()  # breaks ties: a piece may be asked for again
 
     def work(self, pieces: Sequence[tuple[Any, ...]], versions: Sequence[Any]) -> Any:
-        """Seconds (of the clock; of a processor here; of all since the last answer), and of each piece what it brings.
+        """Seconds of the clock and of a processor, and of each piece what it brings.
 
         That is its row, loss, statistics, extras and what its client keeps. Where something is wrong, what.
         """
         try:
-            return self.threads.submit(self._work, pieces, versions).result()
+            sent = [self._sent(each) for each in versions]
+            asked = [self._asked(urgency, sent[which], *piece) for urgency, *piece, which in pieces]
+            seconds, spent, brought = zip(*(each.result() for each in asked), strict=True)
         except Exception as problem:
             return str(problem) if isinstance(problem, UserError) else _first_line(problem)
+        return sum(seconds), sum(spent), brought
 
-    def _work(self, pieces: Sequence[tuple[Any, ...]], versions: Sequence[Any]) -> Any:
+    def _asked(self, urgency: int, sent: Sent, *piece: Any) -> Future[Any]:
+        """What a piece takes and brings, once nothing more urgent waits."""
+        answer: Future[Any] = Future()
+        self.waiting.put((urgency, next(self.order), answer, partial(self._one, sent, *piece)))
+        self.threads.submit(self._do_most_urgent)
+        return answer
+
+    def _do_most_urgent(self) -> None:
+        *_, answer, call = self.waiting.get_nowait()  # as many are called as wait
         began, spent = time.perf_counter(), time.thread_time()
-        sent = [self._sent(each) for each in versions]
-        brought = [self._one(sent[which], *piece) for *piece, which in pieces]
-        spent = time.thread_time() - spent
-        before, self.spent = self.spent, time.process_time()
-        return time.perf_counter() - began, spent, self.spent - before, brought
+        try:
+            brought = call()
+        except BaseException as problem:
+            answer.set_exception(problem)
+        else:
+            answer.set_result((time.perf_counter() - began, time.thread_time() - spent, brought))
 
     def _sent(self, version: Any) -> Sent:
         statistics, extras = (_tensors(each, self.device) for each in version["beside"])
