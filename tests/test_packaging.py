@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 import tarfile
 import tomllib
 import zipfile
@@ -65,11 +67,16 @@ def test_the_python_versions_that_are_tested_are_those_that_are_promised():
     assert wheels == promised
 
 
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="an unpacked archive has no history")
+def test_a_fresh_clone_stays_under_25_mb(tmp_path):
+    words = ["git", "clone", "--quiet", "--depth", "1", ROOT.as_uri(), str(tmp_path / "clone")]
+    subprocess.run(words, check=True)
+    size = sum(path.lstat().st_size for path in (tmp_path / "clone").rglob("*") if not path.is_dir())
+    assert 1e6 < size < 25e6
+
+
 @pytest.mark.long
 def test_the_source_archive_and_the_wheel_hold_everything(tmp_path):
-    import subprocess
-    import sys
-
     pytest.importorskip("build", reason="make dist installs it")
     subprocess.run([sys.executable, "-m", "build", "--outdir", str(tmp_path), str(ROOT)], check=True)
     (archive,), (wheel,) = tmp_path.glob("*.tar.gz"), tmp_path.glob("*.whl")

@@ -172,21 +172,64 @@ def test_a_file_is_run_again_only_when_it_changes(mine):
     assert components.load("mine_by_name.py:fair", "rule") is not first
 
 
-def test_the_command_line_compares_ones_own_with_published_rules(mine, monkeypatch, capsys):
+@pytest.fixture
+def kasync_says(mine, monkeypatch, capsys):
+    """What the program answers to these words, read as JSON, in the folder of mine_by_name.py."""
     import json
     import sys
 
     from kasync.cli import main
 
+    def said(*words):
+        monkeypatch.setattr(sys, "argv", ["kasync", *words, "--json"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr()
+        assert not ended.value.code, told.err
+        return json.loads(told.out)
+
+    return said
+
+
+OWN_TASK = """
+title = "mine"
+shows = "whether my rule learns"
+command = "kasync tune mine.toml"
+rules = ["mine_by_name.py:fair"]
+[problems.plane]
+title = "plane"
+run = { dataset = "mine_by_name.py:plane", model = "mine_by_name.py:Net", loss = "mine_by_name.py:smoothed", clients = 6, k = 2, steps = 20 }
+rules = { kasync_sgd = { lr = 0.1 } }
+[[quick]]
+name = "plane"
+problem = "plane"
+run = { work = { kind = "mine_by_name.py:Careful" }, metrics = ["mine_by_name.py:recall"] }
+"""
+
+
+def test_run_theory_report_tune_and_plan_take_ones_own(mine, kasync_says):
+    own = "mine_by_name.py"
+    task = ["--dataset", f"{own}:plane", "--model", f"{own}:Net", "--loss", f"{own}:smoothed", "--clients", "6"]
+    rule = ["--rule", f"{own}:fair", "--lr", "0.3"]
+    run = kasync_says("run", *task, *rule, "-k", "2", "--steps", "20", "--metric", f"{own}:recall", "--out", "one")
+    assert run["final_accuracy"] > 0.5
+    (stage,) = kasync_says("theory", "one", "--looks", "5")
+    assert stage["mean_squared_gradient"] > 0
+    assert "one/report/report.md" in kasync_says("report", "one", "--no-figures")["written"]
+    assert "| fair |" in (mine / "one" / "report" / "report.md").read_text()
+    (mine / "mine.toml").write_text(OWN_TASK)
+    (chosen,) = kasync_says("tune", "mine.toml", "--budget", "2", "--out", "runs")["chosen"]
+    assert chosen["rule"] == f"{own}:fair"
+    rows = kasync_says("plan", *task, *rule, "--work", f"{own}:Careful", "-k", "1,3", "--pilot", "--seeds", "1")
+    assert [row["recommended"] for row in rows].count(True) == 1
+    assert all("bound" not in row for row in rows)  # the theorems are about one gradient, this is other work
+
+
+def test_the_command_line_compares_ones_own_with_published_rules(mine, kasync_says):
     own = "mine_by_name.py"
     words = ["compare", "--rules", f"{own}:fair,fedbuff", "--dataset", f"{own}:plane", "--model", f"{own}:Net"]
     words += ["--work", f"{own}:Careful:batch_size=8", "--loss", f"{own}:smoothed", "--metric", f"{own}:recall"]
-    words += ["--clients", "6", "-k", "2", "--steps", "20", "--seeds", "5", "--tune", "2", "--json"]
-    monkeypatch.setattr(sys, "argv", ["kasync", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 0
-    told = json.loads(capsys.readouterr().out)
+    told = kasync_says(*words, "--clients", "6", "-k", "2", "--steps", "20", "--seeds", "5", "--tune", "2")
     assert [row["rule"].split()[0] for row in told["rows"]] == ["fair", "fedbuff"]
     assert "5 seeds" in told["verdict"][0]
     assert told["verdict"][0].startswith("plane, P/K = 6/2, steps 20, model Net, work Careful (batch_size 8)")

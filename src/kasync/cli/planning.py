@@ -51,7 +51,10 @@ OF_ASYNC = (  # settings of a clock that a full step has not
 )
 
 
-@takes("clients", "arrivals", "trace", "dataset", "model", "partition", "batch_size", "seed", "device", "root")
+@takes(
+    *("clients", "arrivals", "trace", "dataset", "model", "partition", "work", "loss", "batch_size"),
+    *("seed", "device", "root"),
+)
 def plan(
     *,
     given: dict[str, Any],
@@ -112,7 +115,9 @@ def plan(
         seeded, tell = range(seed, seed + seeds), lambda words: show.note(words, silent)
         with show.interruptible():
             raced = theory.race(describe, ks_wanted, rates, target, seeded, seconds, thorough, tell=tell)
-        known = build.constants_at_start(describe(ks_wanted[0], rates[0], seed).settings)
+        task = describe(ks_wanted[0], rates[0], seed).settings
+        if task.work.kind == "gradient":  # the theorems are about one gradient
+            known = build.constants_at_start(task)
     rows = theory.plan(ks_wanted, clock("async"), clock("full"), known, seconds)
     chosen = theory.recommend(rows, raced, target) if raced or known else None
     best = theory.planning.best_of(raced)
