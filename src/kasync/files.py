@@ -88,7 +88,7 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def write_arrays(path: Path, arrays: Mapping[str, NDArray], remedy: str = AGAIN) -> None:
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], remedy: str = AGAIN) -> None:
     """One npz file without pickles."""
     for name, array in arrays.items():
         if array.dtype == object:

@@ -198,8 +198,14 @@ command = "kasync tune mine.toml"
 rules = ["mine_by_name.py:fair"]
 [problems.plane]
 title = "plane"
-run = { dataset = "mine_by_name.py:plane", model = "mine_by_name.py:Net", loss = "mine_by_name.py:smoothed", clients = 6, k = 2, steps = 20 }
 rules = { kasync_sgd = { lr = 0.1 } }
+[problems.plane.run]
+dataset = "mine_by_name.py:plane"
+model = "mine_by_name.py:Net"
+loss = "mine_by_name.py:smoothed"
+clients = 6
+k = 2
+steps = 20
 [[quick]]
 name = "plane"
 problem = "plane"

@@ -9,6 +9,7 @@ from kasync import files
 from kasync.errors import UserError
 from kasync.experiments import archive, grid
 from kasync.experiments.experiment import Contender, Experiment, Problem, Task
+from kasync.experiments.settings import RunSettings
 from kasync.experiments.store import TABLES, Store, run_in
 from kasync.files import flat, nested
 from kasync.report import checking, read, tables
@@ -133,6 +134,15 @@ def test_a_run_made_again_is_the_same_to_the_last_bit(packed, tmp_path):
     found = list(archive.rerun(packed, 2, tmp_path / "again"))
     assert [each.same for each in found] == [True, True]
     assert found[0].stored == found[0].again
+    list(archive.rerun(packed, 2, tmp_path / "again"))
+    made = sorted(path.name for path in (tmp_path / "again").iterdir())
+    assert len(made) == 4  # what was made before does not stand for a run that is made again
+    assert sum(name.endswith("-2") for name in made) == 2
+
+
+def test_a_run_of_python_values_cannot_be_made_again_from_its_settings():
+    with pytest.raises(UserError, match=r"call kasync\.compare again"):
+        RunSettings.of({"made_by": "kasync.compare", "dataset": "mine"}, "my-run")
 
 
 def wrong(folder):

@@ -15,6 +15,7 @@ from kasync.errors import UserError
 from kasync.experiments.store import TABLES
 
 app = typer.Typer(help="What is stored of runs, and whether it is so.", no_args_is_help=True)
+FOLDER = Path("kasync-runs")  # where runs go unless --out says otherwise
 Folder = Annotated[Path, typer.Argument(help="A results folder, or one that holds several.")]
 Keys = Annotated[list[str] | None, typer.Option("--run", help="Only these keys, or patterns, mnist-*; repeatable.")]
 Target = Annotated[Path, typer.Option(help="A .csv or .parquet file of runs, or a folder for runs and metrics.")]
@@ -22,7 +23,7 @@ Port = Annotated[int, typer.Option(help="Of the page that is served; 0 takes any
 
 
 def report(
-    results: Annotated[Path, typer.Argument(help="A results folder, or the folder of one run.")] = Path("kasync-runs"),
+    results: Annotated[Path, typer.Argument(help="A results folder, or the folder of one run.")] = FOLDER,
     html: Annotated[bool, typer.Option("--html", help="Also one self-contained page to look at.")] = False,
     live: Annotated[bool, typer.Option("--live", help="Serve the page here and renew it while runs go on.")] = False,
     port: Port = 8765,
@@ -72,7 +73,7 @@ def live(
 
 
 @app.command("ls")
-def ls(folder: Folder = Path("results"), as_json: AsJson = False) -> None:
+def ls(folder: Folder = FOLDER, as_json: AsJson = False) -> None:
     """List the experiments of every store at or under the folder.
 
     Example: `kasync results ls results`
@@ -81,7 +82,7 @@ def ls(folder: Folder = Path("results"), as_json: AsJson = False) -> None:
 
 
 @app.command("show")
-def show_(folder: Folder = Path("results"), run: Keys = None, as_json: AsJson = False) -> None:
+def show_(folder: Folder = FOLDER, run: Keys = None, as_json: AsJson = False) -> None:
     """List runs: where they stand, on which device and in which precision they were made, how accurate they ended.
 
     Example: `kasync results show results/tuned --run 'mnist-wkafl-*'`
@@ -93,7 +94,7 @@ def show_(folder: Folder = Path("results"), run: Keys = None, as_json: AsJson = 
 
 
 @app.command("verify")
-def verify(folder: Folder = Path("results"), as_json: AsJson = False) -> None:
+def verify(folder: Folder = FOLDER, as_json: AsJson = False) -> None:
     """Derive every table that is written again from the stores, and compare; exit code 1 where something differs.
 
     Example: `kasync results verify results`
@@ -114,7 +115,7 @@ def verify(folder: Folder = Path("results"), as_json: AsJson = False) -> None:
 
 
 @app.command("pack")
-def pack(folder: Folder = Path("kasync-runs"), as_json: AsJson = False) -> None:
+def pack(folder: Folder = FOLDER, as_json: AsJson = False) -> None:
     """Put every finished run into the tables of its store; its folder goes, and with it its arrays by step.
 
     Example: `kasync results pack kasync-runs`
@@ -126,7 +127,7 @@ def pack(folder: Folder = Path("kasync-runs"), as_json: AsJson = False) -> None:
 
 @app.command("export")
 def export(
-    folder: Folder = Path("results"),
+    folder: Folder = FOLDER,
     out: Target = Path("export"),
     run: Keys = None,
     as_json: AsJson = False,
@@ -141,11 +142,11 @@ def export(
 
 @app.command("rerun")
 def rerun(
-    folder: Folder = Path("results"),
+    folder: Folder = FOLDER,
     sample: Annotated[int, typer.Option(help="How many runs, drawn at random.")] = 3,
     run: Keys = None,
     seed: Annotated[int, typer.Option(help="Decides which are drawn.")] = 0,
-    out: Annotated[Path, typer.Option(help="Where they are made.")] = Path("kasync-runs/rerun"),
+    out: Annotated[Path, typer.Option(help="Where they are made.")] = FOLDER / "rerun",
     device: Device = "cpu",
     as_json: AsJson = False,
 ) -> None:

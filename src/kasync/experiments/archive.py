@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from kasync import files
 from kasync.errors import UserError
 from kasync.experiments import metrics
 from kasync.experiments.experiment import Experiment, cell_record, load, names
+from kasync.experiments.runner import finished
 from kasync.experiments.runner import run as make
 from kasync.experiments.settings import RunSettings
 from kasync.experiments.store import ABOUT, TABLES, Run, Store, run_in, write_table
@@ -160,14 +162,19 @@ class Again:
 def rerun(
     folder: Path, sample: int, scratch: Path, patterns: Sequence[str] = (), device: str = "cpu", seed: int = 0
 ) -> Iterator[Again]:
-    """Make so many of the store's runs again in `scratch`, drawn at random, and compare them with what is stored."""
+    """Make so many of the store's runs again in `scratch`, drawn at random, and compare them with what is stored.
+
+    A run that was made again before is made once more, beside it; one that was interrupted goes on.
+    """
     runs = [run for run in chosen(Store(folder), patterns) if run.finished]
     if sample < 1:
         raise UserError(f"sample = {sample}: give at least 1 run.")
     for run in random.Random(seed).sample(runs, min(sample, len(runs))):
         settings = replace(RunSettings.of(run.settings, run.key), device=device, root="")
-        make(settings, scratch / run.key)
-        found = run_in(scratch / run.key)
+        places = (scratch / (run.key if number == 1 else f"{run.key}-{number}") for number in count(1))
+        place = next(each for each in places if not finished(each))
+        make(settings, place)
+        found = run_in(place)
         same = all(np.array_equal(run.rows[name], found.rows.get(name, []), equal_nan=True) for name in run.rows)
         final = [each.summary.get("final_accuracy") for each in (run, found)]
         yield Again(run.key, same, final[0], final[1], str(run.made.get("device")), str(found.made.get("device")))

@@ -68,9 +68,9 @@ def of_accuracies(accuracies: Sequence[float]) -> dict[str, float]:
 
 def summary(
     rows: Sequence[dict[str, Any]],
-    weights: NDArray,
-    staleness: NDArray,
-    stages: NDArray,
+    weights: NDArray[Any],
+    staleness: NDArray[Any],
+    stages: NDArray[Any],
     targets: Sequence[float] = TARGETS,
 ) -> dict[str, Any]:
     """All of it, from the rows of metrics.csv and what was recorded of every step, [J, K] and [J]."""
@@ -108,10 +108,10 @@ def summary(
 # ---- metrics.csv
 
 
-def told(simulation: Simulation) -> dict[str, NDArray]:
+def told(simulation: Simulation) -> dict[str, NDArray[Any]]:
     """All steps so far as columns: [J] each, or [J, K] for weights, staleness, similarities and clients."""
     done, timeline = simulation.done, simulation.timeline
-    rest: dict[str, NDArray] = {
+    rest: dict[str, NDArray[Any]] = {
         "clients": timeline.clients,
         "staleness": simulation.run.plan.reported,
         "time": timeline.times,
@@ -119,7 +119,7 @@ def told(simulation: Simulation) -> dict[str, NDArray]:
     return {name: values[:done] for name, values in (simulation.history.columns | rest).items()}
 
 
-def rows_of(columns: Mapping[str, NDArray]) -> list[dict[str, Any]]:
+def rows_of(columns: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
     """A row for each evaluation, about the steps since the one before; what comes after the last is not told yet."""
     ends = np.flatnonzero(columns["evaluated"] == 1)  # [rows]
     own = {name.removeprefix(METRIC): values for name, values in columns.items() if name.startswith(METRIC)}
@@ -128,7 +128,7 @@ def rows_of(columns: Mapping[str, NDArray]) -> list[dict[str, Any]]:
     starts = np.concatenate([[0], ends[:-1] + 1])
     stop = ends[-1] + 1
 
-    def sums(values: NDArray) -> NDArray:
+    def sums(values: NDArray[Any]) -> NDArray[Any]:
         return np.add.reduceat(np.asarray(values[:stop], np.float64), starts)
 
     counts = ends - starts + 1
@@ -164,13 +164,13 @@ def _number(value: float) -> float | None:
 # ---- steps.npz: series in blocks of steps, and counts over all of them
 
 
-def tally(columns: dict[str, NDArray], data: FederatedData) -> dict[str, NDArray]:
+def tally(columns: dict[str, NDArray[Any]], data: FederatedData) -> dict[str, NDArray[Any]]:
     """The arrays of steps.npz."""
     shares = normalised(columns["weights"])  # [J, K]
     return _series(columns, shares) | _counts(columns, shares) | _people(columns, shares, data)
 
 
-def held(timeline: Timeline) -> dict[str, NDArray]:
+def held(timeline: Timeline) -> dict[str, NDArray[Any]]:
     """The arrays of steps.npz where only a timeline was made: means counted from 1, as Appendix D counts."""
     blocks = blocks_of(timeline.steps)
     held_now = held_staleness(timeline)[:-1] + 1.0  # [steps]
@@ -184,7 +184,7 @@ def held(timeline: Timeline) -> dict[str, NDArray]:
     }
 
 
-def _series(columns: dict[str, NDArray], shares: NDArray) -> dict[str, NDArray]:
+def _series(columns: dict[str, NDArray[Any]], shares: NDArray[Any]) -> dict[str, NDArray[Any]]:
     blocks = blocks_of(len(shares))
     squares = np.square(shares).sum(1)
     similar = columns["similarities"].astype(np.float64)
@@ -210,7 +210,7 @@ def _series(columns: dict[str, NDArray], shares: NDArray) -> dict[str, NDArray]:
     }
 
 
-def _counts(columns: dict[str, NDArray], shares: NDArray) -> dict[str, NDArray]:
+def _counts(columns: dict[str, NDArray[Any]], shares: NDArray[Any]) -> dict[str, NDArray[Any]]:
     k = shares.shape[1]
     stale = columns["staleness"].ravel()
     similar = columns["similarities"][~np.isnan(columns["similarities"])]
@@ -224,7 +224,7 @@ def _counts(columns: dict[str, NDArray], shares: NDArray) -> dict[str, NDArray]:
     }
 
 
-def _people(columns: dict[str, NDArray], shares: NDArray, data: FederatedData) -> dict[str, NDArray]:
+def _people(columns: dict[str, NDArray[Any]], shares: NDArray[Any], data: FederatedData) -> dict[str, NDArray[Any]]:
     who = columns["clients"].ravel()
     deliveries = np.bincount(who, minlength=data.clients)
     weight = np.bincount(who, shares.ravel(), minlength=data.clients)
@@ -245,5 +245,5 @@ def blocks_of(steps: int) -> NDArray[np.int64]:
     return np.arange(count + 1) * steps // count
 
 
-def _means(values: NDArray, blocks: NDArray[np.int64]) -> NDArray[np.float32]:
+def _means(values: NDArray[Any], blocks: NDArray[np.int64]) -> NDArray[np.float32]:
     return (np.add.reduceat(np.asarray(values, np.float64), blocks[:-1]) / np.diff(blocks)).astype(np.float32)

@@ -94,6 +94,9 @@ class RunSettings:
     def of(cls, table: Mapping[str, Any], where: str = "the settings") -> RunSettings:
         """From tables as TOML gives them; [made], which a finished run adds, is not read."""
         known = get_type_hints(cls)
+        if "made_by" in table:
+            made = "made from values of Python, which settings cannot name"
+            raise UserError(f"{where}: {made}: call {table['made_by']} again instead.")
         for name in table:
             if name not in known and name != "made":
                 raise unknown(f"setting in {where}", name, known)

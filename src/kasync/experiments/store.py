@@ -55,7 +55,7 @@ class Run:
     settings: Mapping[str, Any] = field(default_factory=dict)
     made: Mapping[str, Any] = field(default_factory=dict)  # with which versions, on which device, in which precision
     rows: Mapping[str, NDArray[np.float64]] = field(default_factory=dict, repr=False)  # metric -> [evaluations]
-    steps: Mapping[str, NDArray] = field(default_factory=dict, repr=False)  # array of steps.npz; of packed runs COUNTS
+    steps: Mapping[str, NDArray[Any]] = field(default_factory=dict, repr=False)  # of steps.npz; of packed runs COUNTS
     summary: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -333,7 +333,7 @@ def _evaluations(path: Path) -> dict[str, NDArray[np.float64]]:
     return columns
 
 
-def _arrays(path: Path) -> dict[str, NDArray]:
+def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with np.load(path, allow_pickle=False) as stored:
             return dict(stored)

@@ -138,7 +138,7 @@ def _estimate(found: Estimate | None) -> list[float | None] | None:
     return None if found is None else [_short(found.mean, AXIS_DIGITS), _short(found.half, AXIS_DIGITS), found.count]
 
 
-def _numbers(values: Sequence[float] | NDArray | None, digits: int = DIGITS) -> list[float | None] | None:
+def _numbers(values: Sequence[float] | NDArray[Any] | None, digits: int = DIGITS) -> list[float | None] | None:
     return None if values is None else [_short(float(value), digits) for value in values]
 
 
