@@ -80,27 +80,6 @@ def test_compare_puts_rules_side_by_side(tmp_path):
     assert {"interval", "best_accuracy", "last_accuracy"} <= rows[0].keys()
 
 
-def test_what_was_compared_is_packed_listed_verified_exported_and_made_again(tmp_path):
-    words = [word for word in SMALL if word not in ("--lr", "0.05")]
-    assert kasync("compare", "--rules", "wkafl,fedbuff", *words, cwd=tmp_path).returncode == 0
-
-    def results(verb, *more):
-        answer = kasync("results", verb, *more, "--json", cwd=tmp_path)
-        assert answer.returncode == 0, answer.stderr
-        return json.loads(answer.stdout)
-
-    assert results("pack")[0]["packed"] == 2
-    (listed,) = results("ls")
-    assert (listed["finished"], listed["planned"], listed["precision"]) == (2, 2, "float32")
-    shown = {row["key"]: row["final_accuracy"] for row in results("show")}
-    assert sorted(key.split("-")[1] for key in shown) == ["fedbuff", "wkafl"]
-    assert set(map(tuple, results("verify").values())) == {()}
-    assert results("export", "--out", "runs.csv") == [{"file": "runs.csv", "rows": 2}]
-    again = results("rerun", "--sample", "2")
-    assert {row["key"]: row["again"] for row in again} == shown
-    assert all(row["same"] for row in again)
-
-
 def test_a_second_comparison_in_one_place_stands_beside_the_first(tmp_path):
     """Other settings of a rule, or another task, never take the place of what was there."""
     from kasync.report import read

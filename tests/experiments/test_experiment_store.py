@@ -1,6 +1,8 @@
 """The store gives back what was put in, packed or not, and says when something written is not so."""
 
+import json
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -197,3 +199,29 @@ def test_a_folder_that_is_no_store_is_refused(tmp_path):
         archive.stores(tmp_path)
     with pytest.raises(UserError, match="not a results folder"):
         archive.pack(tmp_path)
+
+
+def test_every_verb_of_results_looks_where_runs_go(loose, tmp_path, monkeypatch, capsys):
+    from kasync.cli import main
+
+    shutil.copytree(loose, tmp_path / "kasync-runs")
+    monkeypatch.chdir(tmp_path)
+
+    def results(*words):
+        monkeypatch.setattr(sys, "argv", ["kasync", "results", *words, "--json"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr()
+        assert not ended.value.code, told.err
+        return json.loads(told.out)
+
+    assert results("pack")[0]["packed"] == 12
+    (listed,) = results("ls")
+    assert (listed["finished"], listed["planned"], listed["precision"]) == (12, 12, "float32")
+    shown = {row["key"]: row["final_accuracy"] for row in results("show")}
+    assert len(shown) == 12
+    assert set(map(tuple, results("verify").values())) == {()}
+    assert results("export", "--out", "runs.csv") == [{"file": "runs.csv", "rows": 12}]
+    again = results("rerun", "--sample", "2")
+    assert {row["key"]: row["again"] for row in again}.items() <= shown.items()
+    assert all(row["same"] for row in again)

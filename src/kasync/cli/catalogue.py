@@ -30,8 +30,9 @@ def rules(name: Name = None, as_json: AsJson = False) -> None:
     else:
         (row,) = rows
         settings = "\n".join(f"  {_setting(*pair)}" for pair in row["settings"].items())
-        print(f"{row['name']}\n\n  {row['formula']}\n\n{row['paper']}\n")
-        print(f"settings (a name without a value must be given)\n{settings}")
+        print(f"{row['name']}\n\n  {row['formula']}\n")
+        show.say(row["paper"])
+        print(f"\nsettings (a name without a value must be given)\n{settings}")
 
 
 def _described(facts: Any) -> dict[str, Any]:

@@ -413,7 +413,7 @@ def _floor(settings: RunSettings, shape: tuple[int, ...], batch: int, tries: int
     for _ in range(tries):
         began = time.perf_counter()
         model.zero_grad()
-        functional.cross_entropy(model(inputs), labels).backward()
+        functional.cross_entropy(model(inputs), labels).backward()  # type: ignore[no-untyped-call]
         if settings.device.startswith("cuda"):
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)

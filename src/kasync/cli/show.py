@@ -49,10 +49,11 @@ def rows(
     drawn = Table(
         title=escape(above) or None, title_justify="left", title_style="bold", box=None, padding=(0, GAP, 0, 0)
     )
+    between = "\n" if sum(_room(len(name), name, table) for name in kept) > console.width else " "
     for name in kept:
         numbers = all(isinstance(row.get(name), int | float | None) for row in table)
         drawn.add_column(
-            name.replace("_", " "), justify="right" if numbers else "left", overflow="fold", min_width=_word(name)
+            name.replace("_", between), justify="right" if numbers else "left", overflow="fold", min_width=_word(name)
         )
     for row in table:
         drawn.add_row(*(escape(words(row.get(name))) for name in kept))
@@ -66,11 +67,16 @@ def fitting(columns: Sequence[str], table: Sequence[Mapping[str, Any]], width: i
     kept: list[str] = []
     room = width
     for name in columns:
-        need = max([_word(name), *(len(words(row.get(name))) for row in table)]) + GAP
+        need = _room(_word(name), name, table)
         if len(kept) < ALWAYS or need <= room:
             kept.append(name)
             room -= need
     return kept, [name for name in columns if name not in kept]
+
+
+def _room(heading: int, name: str, table: Sequence[Mapping[str, Any]]) -> int:
+    """Characters that a column takes under a heading of this width, with the gap after it."""
+    return max([heading, *(len(words(row.get(name))) for row in table)]) + GAP
 
 
 def _word(name: str) -> int:
@@ -85,15 +91,18 @@ def value(thing: Any) -> None:
 
 def say(text: str) -> None:
     """Sentences: broken between words where a terminal ends, in one line in a pipe."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    print(textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False) if width else text)
+    print(_broken(text) if sys.stdout.isatty() else text)
+
+
+def _broken(text: str) -> str:
+    return textwrap.fill(text, shutil.get_terminal_size().columns, break_long_words=False, break_on_hyphens=False)
 
 
 def note(text: str, quiet: bool = False) -> None:
     """A word to the person, not part of the answer: on the terminal's error stream, if somebody looks."""
     stream = getattr(sys.stderr, "rich_proxied_file", sys.stderr)  # what rich puts in its place is no terminal
     if not quiet and stream.isatty():
-        print(text, file=sys.stderr, flush=True)
+        print(_broken(text), file=sys.stderr, flush=True)
 
 
 def words(cell: Any) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -25,6 +25,7 @@ from kasync.rules import Facts
 from kasync.timelines import Timeline
 from kasync.work import Gradient, Work
 
+Made = TypeVar("Made")
 ELSEWHERE = ("device", "hold", "engine", "workers", "resources_per_worker", "address")  # no part of a run's key
 
 
@@ -50,12 +51,13 @@ class Contest:
         given = getattr(self, name)
         return isinstance(given, str) or (callable(given) and not isinstance(given, nn.Module))
 
-    def once(self, name: str, seed: int, make: Callable[[], Any], of: str = "") -> Any:
+    def once(self, name: str, seed: int, make: Callable[[], Made], of: str = "") -> Made:
         """What was made under this name for this seed, or for all where nothing depends on it."""
         place = (name, seed if self.varies(of or name) else None)
         if place not in self._kept:
             self._kept[place] = make()
-        return self._kept[place]
+        found: Made = self._kept[place]
+        return found
 
     def data_of(self, seed: int) -> FederatedData:
         return self.once("data", seed, lambda: self._data(seed))

@@ -260,7 +260,8 @@ def _plain(name: str, value: Any) -> Any:
 def _part(name: str) -> type[Part]:
     if name not in parts.__all__:
         raise unknown("part in without", name, parts.__all__)
-    return getattr(parts, name)
+    found: type[Part] = getattr(parts, name)
+    return found
 
 
 # ---- who comes when, and what goes wrong

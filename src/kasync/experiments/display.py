@@ -175,9 +175,9 @@ class Cell(Display):
 
         share = sum(step / max(1, self.steps[name]) for name, (step, _) in self.now.items())
         bar = f'<progress value="{self.count + share:.3f}" max="{max(1, self.total)}" style="width: 20em"></progress>'
-        page = HTML(f"{bar} {escape(self.words())}")
+        page = HTML(f"{bar} {escape(self.words())}")  # type: ignore[no-untyped-call]
         if self.handle is None:
-            self.handle = display(page, display_id=True)
+            self.handle = display(page, display_id=True)  # type: ignore[no-untyped-call]
         else:
             self.handle.update(page)
 

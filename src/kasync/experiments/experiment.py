@@ -304,12 +304,11 @@ class Tuned:
 
     def applied(self, values: Mapping[str, Any], task: str, problem: str, rule: str) -> dict[str, Any]:
         """The rule's settings with the chosen ones: for this task if it was tuned, else for its problem."""
-        for match in (lambda row: row.task == task, lambda row: row.problem == problem):
-            for row in self.chosen:
-                if row.rule == rule and match(row):
-                    kept = {name: value for name, value in values.items() if name != "lr_per_arrival"}
-                    return {**kept, **row.settings}
-        raise UserError(f"{self.source} has nothing for the rule {rule!r} on {problem!r}: tune it first.")
+        mine = [row for row in self.chosen if row.rule == rule]
+        found = [row for row in mine if row.task == task] or [row for row in mine if row.problem == problem]
+        if not found:
+            raise UserError(f"{self.source} has nothing for the rule {rule!r} on {problem!r}: tune it first.")
+        return {name: value for name, value in values.items() if name != "lr_per_arrival"} | dict(found[0].settings)
 
     @classmethod
     def read(cls, path: Path) -> Tuned:

@@ -271,7 +271,7 @@ def _side_by_side(work: Any, jobs: int, stop: threading.Event) -> None:
     import torch
 
     def in_stream() -> None:
-        with torch.cuda.stream(torch.cuda.Stream()):
+        with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
             work()
 
     threads = [threading.Thread(target=in_stream, daemon=True) for _ in range(jobs)]

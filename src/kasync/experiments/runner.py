@@ -91,7 +91,8 @@ def run(
             begun = one.begun(folder)
             if finished(folder):
                 _forget_checkpoint(folder)  # it was killed just before its end
-                return files.read_json(folder / "summary.json")
+                done: dict[str, Any] = files.read_json(folder / "summary.json")
+                return done
             if begun and not (folder / CHECKPOINT).exists():
                 watch.say(f"{folder} was begun and has no checkpoint yet: it starts over.")
             opened = one.open(folder, begun, checkpoint_every, spread or {})
@@ -197,7 +198,8 @@ def _begun(settings: RunSettings, folder: Path) -> dict[str, Any]:
             f"{folder} holds a run with other settings ({', '.join(differs) or 'unlike these'}): "
             f"choose another folder with --out."
         )
-    return table.get("made", {})
+    made: dict[str, Any] = table.get("made", {})
+    return made
 
 
 def _open(

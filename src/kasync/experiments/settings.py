@@ -151,7 +151,7 @@ class RunSettings:
 
 def help_of(name: str) -> str:
     """What a setting is, in words."""
-    return get_type_hints(RunSettings, include_extras=True)[name].__metadata__[0]
+    return str(get_type_hints(RunSettings, include_extras=True)[name].__metadata__[0])
 
 
 KINDS: dict[Any, tuple[type, str]] = {

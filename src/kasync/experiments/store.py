@@ -116,7 +116,8 @@ class Store:
         table = files.read_json(path)
         if not isinstance(table, dict) or (table.get("format"), table.get("version")) != (FORMAT, VERSION):
             raise UserError(f"{path} is no list of experiments of this version: delete it and run the command again.")
-        return table["experiments"]
+        found: dict[str, dict[str, Any]] = table["experiments"]
+        return found
 
     def cells(self) -> list[dict[str, Any]]:
         """Which run stands where, in the order they were planned."""
@@ -242,7 +243,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     except (OSError, arrow.ArrowException) as problem:
         raise _damaged(path, problem) from None
     texts = [each.name for each in table.schema if (each.metadata or {}).get(JSON)]
-    rows = table.to_pylist()
+    rows: list[dict[str, Any]] = table.to_pylist()
     for row in rows:
         row.update({name: json.loads(row[name]) for name in texts if row[name] is not None})
     return rows

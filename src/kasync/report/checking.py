@@ -78,7 +78,8 @@ def _says(mean: str, half: str, known: NDArray[np.float64]) -> bool:
 
 def _rounds(text: str, values: NDArray[np.float64]) -> NDArray[np.bool_]:
     digits = len(text.partition(".")[2])
-    return np.abs(float(text) - values) <= 0.5000001 * 10**-digits
+    near: NDArray[np.bool_] = np.abs(float(text) - values) <= 0.5000001 * 10**-digits
+    return near
 
 
 def known_of(every: Iterable[Results]) -> NDArray[np.float64]:

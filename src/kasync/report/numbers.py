@@ -245,4 +245,5 @@ def sweeps(experiment: Findings) -> Iterator[Sweep]:
 
 def _rate(line: Line) -> float:
     rule = line.finished[0].settings["rule"]
-    return rule[facts_of(rule["kind"]).rate]
+    rate: float = rule[facts_of(rule["kind"]).rate]
+    return rate

@@ -182,7 +182,7 @@ def _plotly() -> str:
         from plotly.offline import get_plotlyjs
     except ImportError as problem:
         raise UserError("the page needs plotly: pip install 'kasync[report]'.") from problem
-    return get_plotlyjs()
+    return str(get_plotlyjs())
 
 
 def _as_script(text: str) -> str:

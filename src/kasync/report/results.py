@@ -248,9 +248,8 @@ class Measure:
 
 def _told(name: str, run: Run) -> float | None:
     """A number of the summary, `predominant.mean` one in a table of it."""
-    found: Any = run.summary
-    for part in name.split("."):
-        found = (found or {}).get(part)
+    table, last = name.rpartition(".")[::2]
+    found: float | None = ((run.summary.get(table) or {}) if table else run.summary).get(last)
     return found
 
 
