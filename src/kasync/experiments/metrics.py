@@ -53,7 +53,8 @@ def aggregated(weights: ArrayLike, staleness: ArrayLike, ratio: float) -> tuple[
 
 def predominant(weights: ArrayLike, threshold: float = PREDOMINANT) -> NDArray[np.int64]:
     """[J] gradients whose weight is above the threshold."""
-    return np.count_nonzero(normalised(weights) > threshold, axis=1)
+    number: NDArray[np.int64] = (normalised(weights) > threshold).sum(1)
+    return number
 
 
 def of_accuracies(accuracies: Sequence[float]) -> dict[str, float]:
