@@ -228,7 +228,9 @@ def test_without_a_library_torch_does_the_work(tmp_path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("product", ["gram", "combine"])
 def test_a_rules_products_are_in_full_precision_whatever_is_allowed(product, monkeypatch):
     seen = []
-    monkeypatch.setattr(span, "blind", lambda tensor: bool(seen.append(torch.get_float32_matmul_precision())) or True)
+    monkeypatch.setattr(
+        span, "unreadable", lambda tensor: bool(seen.append(torch.get_float32_matmul_precision())) or True
+    )
     multiply = torch.bmm if product == "gram" else Tensor.__matmul__
 
     def watched(a, b):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kasync.constants import column, filled, where
 from kasync.kernel import Block, Rows, length
-from kasync.span import blind
+from kasync.span import unreadable
 
 Gradients = Block | Sequence[Tensor]  # rows of a table are an engine's own: of the parameters' length and type
 
@@ -132,12 +132,12 @@ class Usable:
 
     def surely(self) -> bool:
         """Whether all of them are for certain, which costs less to ask than which are."""
-        if self.right is not None or any(map(blind, self.reports)):
+        if self.right is not None or any(map(unreadable, self.reports)):
             return False
         if self.table is not None:
             index = self.arrivals.client_index
             assert index is not None
-            if blind(index):
+            if unreadable(index):
                 return False
             ids = index.tolist()
             if min(ids) < 0 or max(ids) >= self.table or len(set(ids)) < len(ids):

@@ -296,7 +296,7 @@ class Rule:
         if not self._first_memory.keys() <= server.memory.keys():
             server = self.prepared(server)
         sound = Usable.of(arrivals, server.params, self.table_clients)
-        if not span.blind(server.params) and sound.surely():
+        if not span.unreadable(server.params) and sound.surely():
             try:  # nearly always everything is finite, which then shows in what is computed anyway
                 step = self._through_parts(server, sound, None, lr)
                 return self._closed(server, step, in_place, doubt=True)
@@ -409,8 +409,8 @@ class Rule:
         A single run on a CPU may ask whether something was not usable; in a CUDA graph or a stack of runs nobody can,
         so there every outcome is computed and the right one chosen.
         """
-        old, basis, blind = server.memory, step.basis, span.blind(step.usable)
-        if not step.all_usable and not blind and bool(step.skipped):
+        old, basis, unreadable = server.memory, step.basis, span.unreadable(step.usable)
+        if not step.all_usable and not unreadable and bool(step.skipped):
             return server, step
         self._check_kept(step, old)
         exact = [name for name in step.vectors if old[name].dtype != server.params.dtype]
@@ -442,7 +442,7 @@ class Rule:
         if exact:
             rows = basis.combined_exactly(torch.stack([step.vectors[name] for name in exact]))
             after |= dict(zip(exact, rows.unbind(), strict=True))
-        if blind:
+        if unreadable:
             if not after.keys() <= old.keys() and bool(step.skipped):
                 return server, step  # an optimiser's first state has no earlier one to fall back on
             params = where(step.skipped, server.params, params)

@@ -64,7 +64,7 @@ def _follow_arrays(
     shapes = layers or ((len(params),),)
     sizes = [math.prod(shape) for shape in shapes]
     arrays = [part.view(shape).clone() for part, shape in zip(torch.split(params, sizes), shapes, strict=True)]
-    rate = lr if span.blind(lr) else float(lr)
+    rate = lr if span.unreadable(lr) else float(lr)
     made = optimizer(arrays, **_settings(optimizer, params) | {"lr": rate})
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in memory.items():

@@ -22,12 +22,12 @@ _is_one_of_many = torch._C._functorch.is_batchedtensor  # inside torch.vmap
 
 ROWS = 16  # a GPU's products work on so many rows at a time
 CHUNK = 2048  # columns summed in the rows' own precision before the float64 sum over chunks
-EXACT, EXACT_BLIND = 1 << 13, 1 << 20  # columns at a time where the products are in float64
+EXACT, EXACT_UNREADABLE = 1 << 13, 1 << 20  # columns at a time where the products are in float64
 LARGE = 1e15  # entries whose squares float32 may not hold, nor their sums
 
 
-def blind(tensor: Tensor) -> bool:
-    """Whether its values cannot be asked for in between: on CUDA, or where one tensor stands for many runs'."""
+def unreadable(tensor: Tensor) -> bool:
+    """Whether its values cannot be read in the middle of a step: on CUDA, or where one tensor stands for many runs'."""
     return tensor.is_cuda or _is_one_of_many(tensor)
 
 
@@ -47,7 +47,7 @@ def full_precision() -> Iterator[None]:
 
 def possible(condition: Tensor) -> bool:
     """Whether it may hold: anything may in a CUDA graph, or where a tensor stands for many runs'."""
-    return blind(condition) or bool(condition)
+    return unreadable(condition) or bool(condition)
 
 
 def matrix(block: Block) -> Tensor:
@@ -57,7 +57,7 @@ def matrix(block: Block) -> Tensor:
 
 def finite(rows: Tensor) -> Tensor:
     """[n] whether every entry of a row [n, D] is a number and not an infinity."""
-    if not blind(rows):
+    if not unreadable(rows):
         sums = rows.sum(1).isfinite()  # four times as fast, and a sum that is finite is of finite numbers
         if bool(sums.all()):
             return sums
@@ -68,7 +68,7 @@ def _largest(rows: Tensor) -> Tensor:
     """[n] the largest absolute value of each row [n, D], NaN where there is one."""
     if not rows.shape[1]:
         return rows.new_zeros(rows.shape[0])
-    return torch.linalg.vector_norm(rows, math.inf, dim=1) if blind(rows) else rows.abs().amax(1)
+    return torch.linalg.vector_norm(rows, math.inf, dim=1) if unreadable(rows) else rows.abs().amax(1)
 
 
 def gram(given: Sequence[Block]) -> Tensor:
@@ -76,7 +76,7 @@ def gram(given: Sequence[Block]) -> Tensor:
     if _compiled(given):
         return kernel.gram(given)
     blocks: Sequence[Tensor] = [matrix(block) for block in given]
-    if blind(blocks[0]):
+    if unreadable(blocks[0]):
         with full_precision():
             return _gram_at_once(blocks)
     inner = {(i, j): _inner(a, b) for j, b in enumerate(blocks) for i, a in enumerate(blocks[: j + 1])}
@@ -91,7 +91,7 @@ def combine(coefficients: Tensor, given: Sequence[Block]) -> Tensor:
     blocks = [matrix(block) for block in given]
     table = coefficients.to(blocks[0].dtype)  # [n, B]
     parts = torch.split(table, [len(block) for block in blocks], dim=1)
-    if not blind(blocks[0]):
+    if not unreadable(blocks[0]):
         total = _product(parts[0], blocks[0])
         for part, block in zip(parts[1:], blocks[1:], strict=True):
             total = total + _product(part, block)
@@ -114,7 +114,7 @@ def _gram_at_once(blocks: Sequence[Tensor]) -> Tensor:
 
 def _compiled(blocks: Sequence[Block]) -> bool:
     first = blocks[0]
-    return not (isinstance(first, Tensor) and blind(first)) and kernel.fits(blocks)
+    return not (isinstance(first, Tensor) and unreadable(first)) and kernel.fits(blocks)
 
 
 def _inner(a: Tensor, b: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ def combine_exactly(coefficients: Tensor, given: Sequence[Block]) -> Tensor:
 
 def _pieces(blocks: Sequence[Tensor]) -> Iterator[Tensor]:
     """[B, some columns] float64 of all rows, at least one piece."""
-    size = EXACT_BLIND if blind(blocks[0]) else EXACT
+    size = EXACT_UNREADABLE if unreadable(blocks[0]) else EXACT
     for start in range(0, max(blocks[0].shape[1], 1), size):
         yield torch.cat([block[:, start : start + size].double() for block in blocks])
 
@@ -189,7 +189,7 @@ class Basis:
             return self.exact_gram
         blocks = list(self.blocks.values())
         first = blocks[0]
-        if isinstance(first, Tensor) and blind(first):
+        if isinstance(first, Tensor) and unreadable(first):
             largest = torch.cat([_largest(matrix(block)) for block in blocks])
             return self._scaled_gram(where(largest > LARGE, largest, 1.0))
         found = gram(blocks)
@@ -244,7 +244,7 @@ class Basis:
     def combined_exactly(self, table: Tensor) -> Tensor:
         """[n, D] float64 combinations of the rows, those in float64 taken as they are."""
         narrow = [block for name, block in self.blocks.items() if name not in self.wider]
-        if blind(table) or not kernel.fits_sum(narrow):
+        if unreadable(table) or not kernel.fits_sum(narrow):
             return combine_exactly(table, [self.wider.get(name, block) for name, block in self.blocks.items()])
         of_narrow = torch.cat([table[:, self.layout[name]] for name in self.blocks if name not in self.wider], dim=1)
         made = table.new_zeros(table.shape[0], kernel.width(narrow))

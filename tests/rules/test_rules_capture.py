@@ -56,7 +56,7 @@ def watched(rule: Rule) -> Rule:
 
 @every_rule
 def test_no_part_reads_the_value_of_a_tensor_where_nobody_may(case, monkeypatch):
-    monkeypatch.setattr(span, "blind", lambda tensor: True)
+    monkeypatch.setattr(span, "unreadable", lambda tensor: True)
     rule, random = watched(make(case)), generator(1)
     server = ServerState.initial(torch.zeros(LENGTH))
     for _ in range(6):
