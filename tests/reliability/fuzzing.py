@@ -7,6 +7,7 @@ python tests/reliability/fuzzing.py 1 settings 4711  one input again, with its t
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import resource
 import sys
@@ -26,6 +27,7 @@ from kasync.errors import UserError
 LONGEST = 6000  # characters of a sentence: a value of one's own may be quoted in it
 ROOM = 1 << 30  # bytes of address space that reading may take beyond what the process has
 PEAK = 32 << 20  # bytes that reading one of our small inputs may allocate
+M_ARENA_MAX = -8  # of mallopt in glibc: heaps, each of which reserves 64 MiB of address space
 
 
 class Target(Protocol):
@@ -112,6 +114,7 @@ def main(count: int, wanted: list[str], first: int = 0) -> int:
     from fuzz_targets import TARGETS
 
     torch.set_num_threads(1)  # a thread's stack and heap take address space, of which there is little
+    ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)  # threads of finished runs linger until they are collected
     warnings.simplefilter("ignore")
     failed, rows = False, []
     with tempfile.TemporaryDirectory() as place:
