@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 
@@ -106,21 +107,42 @@ def kill_a_worker(nodes, simulation):
 def lose_the_rows(nodes, simulation):
     """Workers forget what they were asked: as if their answers were lost on the way."""
     crew = simulation.run.crew
-    again, lost = crew._answered, []
+    answered, lost = crew._answered, []
 
-    def forgetful(worker, pieces, done):
-        if lost:
-            return again(worker, pieces, done)
-        lost.append(pieces)
-        worker.tasks -= 1
-        return crew._again(worker, pieces, ray.exceptions.ObjectLostError("00" * 28, None, ""))
+    def forgetful(worker, task, done):
+        if not lost:
+            lost.append(task)
+            done = Future()
+            done.set_exception(ray.exceptions.ObjectLostError("00" * 28, None, ""))
+        return answered(worker, task, done)
 
     crew._answered = forgetful
+
+
+def lose_answers_with_their_node(nodes, simulation):
+    """A node dies after its worker answered and before the rows were fetched: nobody hears of these tasks again."""
+    crew, place = simulation.run.crew, nodes.others[0].node_id
+    answered = crew._answered
+
+    def silent(worker, task, done):
+        if worker.place != place:
+            return answered(worker, task, done)
+        if nodes.others[0].node_id == place:
+            lose_a_node(nodes, simulation)
+
+    crew._answered = silent
 
 
 @pytest.mark.parametrize("change", [kill_a_worker, lose_the_rows, lose_and_add])
 def test_whatever_is_lost_is_done_again_and_the_bits_stay(change, nodes, expected):
     simulation = killed_at(10, nodes, change, expected)
+    assert simulation.run.crew.redone > 0
+
+
+def test_answers_that_died_with_their_node_are_made_again_elsewhere(nodes, expected):
+    simulation = killed_at(10, nodes, lose_answers_with_their_node, expected)
+    assert len(nodes.others) == 1
+    nodes.others.append(added(nodes))
     assert simulation.run.crew.redone > 0
 
 

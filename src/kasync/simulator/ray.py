@@ -287,8 +287,13 @@ class Worker:
 
     actor: Any
     node: str = "that never answered"
+    place: str = ""  # the node as Ray names it
     ready: bool = False
-    tasks: int = 0
+    asked: dict[int, list[int]] = field(default_factory=dict)  # task -> pieces
+
+    @property
+    def tasks(self) -> int:
+        return len(self.asked)
 
 
 @dataclass(frozen=True, eq=False)
@@ -350,6 +355,7 @@ class Crew:
         self.heap: list[int] = []  # deliveries that can be computed and were not sent
         self.attempts: Counter[int] = Counter()
         self.workers: list[Worker] = []
+        self.tasks = itertools.count()
         self.deaths, self.looked = 0, time.monotonic()
         self.alone_since = time.monotonic()  # since when nobody is ready
         self.remote: Any = ray.remote(_actor())
@@ -510,21 +516,26 @@ class Crew:
             )
             for piece, number in zip(pieces, numbers, strict=True)
         ]
-        worker.tasks += 1
+        task = next(self.tasks)
+        worker.asked[task] = pieces
         ref = worker.actor.work.remote(told, *(self.versions[number].ref for number in distinct))
-        self._tell(ref, partial(self._answered, worker, pieces))
+        self._tell(ref, partial(self._answered, worker, task))
 
     def _tell(self, ref: Any, call: Any) -> None:
         """Have the inbox hear of an answer."""
         inbox = self.inbox
         ref.future().add_done_callback(lambda done: inbox.put(partial(call, done)))
 
-    def _answered(self, worker: Worker, pieces: list[int], done: Any) -> None:
-        worker.tasks -= 1
+    def _answered(self, worker: Worker, task: int, done: Any) -> None:
+        pieces = worker.asked.pop(task, None)
+        if pieces is None:  # others do it: this worker was given up
+            return
         try:
             answer = done.result()
         except BaseException as problem:
             self._again(worker, pieces, problem)
+            if not isinstance(problem, RayTaskError):
+                self._give_up(worker, problem)
             return
         if isinstance(answer, str):
             raise UserError(f"a worker on node {worker.node} stopped: {answer}")
@@ -556,8 +567,12 @@ class Crew:
             self.held_by[piece // self.k] -= 1
             self.later -= piece // self.k > self.current
             heapq.heappush(self.heap, piece)
-        if not isinstance(problem, RayTaskError):
-            self._replace(worker)
+
+    def _give_up(self, worker: Worker, problem: BaseException) -> None:
+        """The worker is gone: what it had under way too, and what it answered may lie in the memory of a dead node."""
+        for task in list(worker.asked):
+            self._again(worker, worker.asked.pop(task), problem)
+        self._replace(worker)
 
     # -- workers that come and go
 
@@ -581,7 +596,7 @@ class Crew:
                 ) from None
             self._replace(worker)
             return
-        worker.node = told["node"]
+        worker.node, worker.place = told["node"], told["place"]
         if "problem" in told:
             raise UserError(f"a worker on node {worker.node} cannot start: {told['problem']}")
         for what, ours in made_with().items():
@@ -601,8 +616,11 @@ class Crew:
             self._staff()
 
     def _look(self) -> None:
-        """Take workers on nodes that were added; end where nobody finds a place."""
+        """Give up workers on nodes that died, take some on nodes that were added; end where nobody finds a place."""
         self.looked = time.monotonic()
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        for worker in [each for each in self.workers if each.ready and each.place not in alive]:
+            self._give_up(worker, RayError("its node died"))
         if self.cluster.workers is None:
             self._staff()
         if any(worker.ready for worker in self.workers):
@@ -846,12 +864,13 @@ def _actor() -> type:
             import ray
 
             context = ray.get_runtime_context()
-            node = f"{ray.util.get_node_ip_address()} ({context.get_node_id()[:8]})"
+            place = context.get_node_id()
+            node = f"{ray.util.get_node_ip_address()} ({place[:8]})"
             try:
                 from kasync.simulator import ray as here
             except Exception as problem:
                 reason = f"{type(problem).__name__}: {problem}"
-                return {"node": node, "problem": f"it has no kasync ({reason}): install it there."}
+                return {"node": node, "place": place, "problem": f"it has no kasync ({reason}): install it there."}
             try:
                 code, arrays = ray.get(boxed[0])
                 threads = max(1, int(context.get_assigned_resources().get("CPU", 1)))
@@ -859,8 +878,8 @@ def _actor() -> type:
             except Exception as problem:
                 reason = f"{type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''}"
                 told = f"{reason}; install there what this machine has, or give the worker more memory."
-                return {"node": node, "problem": told}
-            return {"node": node, "made with": here.made_with()}
+                return {"node": node, "place": place, "problem": told}
+            return {"node": node, "place": place, "made with": here.made_with()}
 
         def work(self, pieces: Any, *versions: Any) -> Any:
             return self.bench.work(pieces, versions)
