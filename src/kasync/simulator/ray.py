@@ -60,7 +60,7 @@ LOOK = 2.0  # seconds between two looks at the cluster: has a node been added, i
 ATTEMPTS = 4  # times that a piece may end its worker before it is the piece's fault
 STARTS = 4  # workers that may die in a row before one of them is ready
 TASK = 0.02  # seconds that a task should take, so that calling it costs little beside
-LATER = 0.2  # the same for pieces that the server does not wait for yet: fewer calls of Ray, which cost milliseconds
+LATER = 0.2  # the same for pieces that the server does not wait for yet: fewer calls of Ray
 MOST = 64  # pieces in a task
 CHEAP = 64 * 2**20  # bytes of rows that may wait without asking
 REWARDING = 4  # rows that may wait for each task under way, where rows are long
@@ -355,7 +355,7 @@ class Crew:
         self.heap: list[int] = []  # deliveries that can be computed and were not sent
         self.attempts: Counter[int] = Counter()
         self.workers: list[Worker] = []
-        self.tasks = itertools.count()
+        self.numbers = itertools.count()
         self.deaths, self.looked = 0, time.monotonic()
         self.alone_since = time.monotonic()  # since when nobody is ready
         self.remote: Any = ray.remote(_actor())
@@ -516,7 +516,7 @@ class Crew:
             )
             for piece, number in zip(pieces, numbers, strict=True)
         ]
-        task = next(self.tasks)
+        task = next(self.numbers)
         worker.asked[task] = pieces
         ref = worker.actor.work.remote(told, *(self.versions[number].ref for number in distinct))
         self._tell(ref, partial(self._answered, worker, task))
