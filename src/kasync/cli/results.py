@@ -155,7 +155,7 @@ def rerun(
     Example: `kasync results rerun results/own-rule --sample 3 --run 'mnist-*'`
     """
     stores = experiments.archive.stores(folder)
-    if len(stores) > 1:
+    if folder not in stores:
         raise UserError(f"{folder} holds {len(stores)} stores: name one, {stores[0]}, say.")
     rows: list[dict[str, Any]] = []
     for each in experiments.archive.rerun(folder, sample, out, run or (), device, seed):
