@@ -165,6 +165,70 @@ def test_a_row_without_a_coefficient_is_not_read(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
+@given(blocks=some_blocks(), n=st.sampled_from([None, 1, 2, 6]), seed=st.integers(0, 2**31))
+@settings(max_examples=40, deadline=None)
+def test_a_combination_may_be_a_move_from_a_start(way: str, blocks: list[Tensor], n: int | None, seed: int) -> None:
+    """The first of them, or the only one; widths are no multiple of anything, and rows may have gaps."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (sum(map(len, blocks)),) if n is None else (n, sum(map(len, blocks)))
+    coefficients = torch.randn(*shape, generator=generator, dtype=torch.float64)
+    start = torch.randn(blocks[0].shape[1], generator=generator, dtype=torch.float64).to(blocks[0].dtype)
+    rate = torch.tensor(0.3, dtype=torch.float64)
+    with computed_with(way):
+        result = span.combine(coefficients, blocks, start, rate, len(blocks[0]))
+    table = coefficients[None].clone() if n is None else coefficients.clone()
+    assert result.shape == (*shape[:-1], len(start))
+    table[0] *= -0.3
+    with_start = torch.cat([table, torch.eye(len(table), 1, dtype=torch.float64)], dim=1)
+    assert_combined(result[None] if n is None else result, with_start, [*blocks, start[None]])
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", EPS)
+@pytest.mark.parametrize("count", [1, 3, 17, 40])
+@pytest.mark.parametrize("columns", [1, 15, 1024, 3001])
+def test_what_is_not_finite_is_found_in_every_row_in_doubt(
+    way: str, dtype: torch.dtype, count: int, columns: int
+) -> None:
+    """Whatever its weight, in the first, a middle and the last column; rows after those in doubt are not looked at."""
+    table = torch.randn(2 * count + 1, columns + 3, generator=torch.Generator().manual_seed(count), dtype=dtype)
+    rows = table[::2, :columns]  # [count + 1, columns] with gaps between them
+    weights = torch.ones(count + 1, dtype=torch.float64)
+    weights[count // 2], weights[count] = 0.0, 0.0
+    start = torch.ones(columns, dtype=dtype)
+    with computed_with(way):
+        rows[count, 0] = torch.nan
+        if way != "torch":  # whose product reads it
+            assert span.combine(weights, [rows], start, 0.1, count).isfinite().all()
+        rows[count, 0] = 0.0
+        assert span.combine(weights, [rows], start, 0.1, count).isfinite().all()
+        for bad in (torch.nan, torch.inf, -torch.inf):
+            for row in {0, count // 2, count - 1}:
+                for column in {0, columns // 2, columns - 1}:
+                    before, rows[row, column] = rows[row, column].clone(), bad
+                    for given in (weights, torch.stack([weights, weights])):
+                        with pytest.raises(kernel.NotFinite):
+                            span.combine(given, [rows], start, 0.1, count)
+                    rows[row, column] = before
+
+
+@pytest.mark.parametrize("way", kernel.LEVELS)
+@pytest.mark.parametrize("dtype", EPS)
+def test_the_number_of_threads_changes_no_bit_of_a_move(way: str, dtype: torch.dtype) -> None:
+    rows, start = torch.randn(21, 50_001, dtype=dtype), torch.randn(50_001, dtype=dtype)
+    weights, results = torch.randn(21, dtype=torch.float64), []
+    rows[20, 50_000] = 1.0
+    for threads in (1, 2, 3, 100):
+        with computed_with(way, threads):
+            results.append(span.combine(weights, [rows], start, 0.1, 21))
+            rows[20, 50_000] = torch.inf
+            with pytest.raises(kernel.NotFinite):
+                span.combine(weights, [rows], start, 0.1, 21)
+            rows[20, 50_000] = 1.0
+    assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_the_same_row_may_be_given_twice(way: str) -> None:
     row = torch.randn(1, 77)
     with computed_with(way):

@@ -9,14 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VERSION 3 /* of the functions below; kernel.py calls no other */
+#define VERSION 4 /* of the functions below; kernel.py calls no other */
 #define PARTS 64  /* most parts the columns are cut into, so most threads of use */
 #define RUN 1024  /* columns summed in the rows' own precision, and kept in the nearest caches */
 #define OUTPUTS 4 /* combinations formed at once */
 #define STREAMS 16 /* rows read at a time by a combination */
 #define ALWAYS_INLINE __attribute__((always_inline)) inline
 #define UNROLL _Pragma("GCC unroll 4")
-#define SECOND_CACHE 2 /* where a prefetch puts things */
+#define FIRST_CACHE 3 /* where a prefetch puts things */
+#define SECOND_CACHE 2
+#define LINE 64   /* bytes of a cache line */
+#define AHEAD 384 /* bytes that a combination fetches ahead in each row */
 
 /* Where the product of rows i <= j lies among all pairs. */
 static ALWAYS_INLINE long pair_of(long count, long i, long j) { return i * count - i * (i - 1) / 2 + (j - i); }
@@ -52,7 +55,7 @@ static ALWAYS_INLINE long due(long count, long pairs, long summed) { return (cou
 #undef WIDE
 
 #define TILE 4 /* 32 vector registers */
-#define WIDE 4
+#define WIDE 2 /* combinations wait for memory, and more columns at a time keep fewer rows coming */
 #define TARGET __attribute__((target("avx512f,prefer-vector-width=512")))
 #define REAL float
 #define LANES 16
@@ -66,7 +69,7 @@ static ALWAYS_INLINE long due(long count, long pairs, long summed) { return (cou
 #endif
 
 typedef void (*Gram)(const void *const *, long, long, long, void *, double *);
-typedef void (*Combine)(const void *const *, long, const void *, void *, long, long, long, long);
+typedef int (*Combine)(const void *const *, long, const void *, const void *, void *, long, long, long, long);
 typedef struct {
     Gram gram;
     Combine combine;
@@ -115,8 +118,11 @@ typedef struct {
     size_t scratch_size;
     double *partials;  /* gram: [parts, pairs] */
     const void *table; /* combine: [n, count] */
+    const void *start; /* combine: [width] or NULL */
     void *out;         /* combine: [n, width] */
     long n;
+    int backwards;      /* combine: begin with the last columns */
+    atomic_int broken;  /* combine: something is not finite */
 } Job;
 
 static void cut(Job *job) {
@@ -131,15 +137,15 @@ static void work(void *given) {
     for (;;) {
         const long taken = atomic_fetch_add(&job->next, 1);
         if (taken >= job->parts) return;
-        /* combine goes backwards: the columns that gram read last may still be in cache */
-        const long part = job->partials ? taken : job->parts - 1 - taken;
+        const long part = job->backwards ? job->parts - 1 - taken : taken;
         const long start = part * job->each;
         const long stop = start + job->each < job->width ? start + job->each : job->width;
         if (job->partials)
             job->passes.gram(job->rows, job->count, start, stop, job->scratch + worker * job->scratch_size,
                              job->partials + part * (job->count * (job->count + 1) / 2));
-        else
-            job->passes.combine(job->rows, job->count, job->table, job->out, job->n, job->width, start, stop);
+        else if (!job->passes.combine(job->rows, job->count, job->table, job->start, job->out, job->n, job->width, start,
+                                      stop))
+            job->broken = 1;
     }
 }
 
@@ -205,31 +211,42 @@ static int takes_part(const double *coefficients, long count, long n, long row) 
     return 0;
 }
 
-/* out [n, width] = coefficients [n, count] @ rows; a row whose coefficients are all zero is not read. As above. */
+/* out [n, width] = coefficients [n, count] @ rows; the first of them, where `start` [width] is not NULL, is
+ * start - rate * (coefficients @ rows) instead. A row whose coefficients are all zero is not read, but for the first
+ * `doubtful` rows, of which nobody knows whether they are finite. 0, 1 when there is no memory, or 2 when there are
+ * doubtful rows and not everything is finite. */
 int kasync_combine(const void *const *rows, long count, long width, int is_double, long threads,
-                   const double *coefficients, long n, void *out) {
+                   const double *coefficients, long n, const void *start, double rate, long doubtful, void *out) {
     const void **read = malloc((count + 1) * sizeof(void *)); /* [used] the rows that take part */
     double *wide = malloc((n * count + 1) * sizeof(double));  /* [n, used] */
     float *narrow = malloc((n * count + 1) * sizeof(float));
-    const int failed = !read || !wide || !narrow;
-    if (!failed) {
+    int result = !read || !wide || !narrow;
+    if (!result) {
         long used = 0, place = 0;
-        for (long row = 0; row < count; row++) used += takes_part(coefficients, count, n, row);
+        for (long row = 0; row < count; row++) used += row < doubtful || takes_part(coefficients, count, n, row);
         for (long row = 0; row < count; row++) {
-            if (!takes_part(coefficients, count, n, row)) continue;
-            for (long o = 0; o < n; o++)
-                narrow[o * used + place] = (float)(wide[o * used + place] = coefficients[o * count + row]);
+            if (row >= doubtful && !takes_part(coefficients, count, n, row)) continue;
+            for (long o = 0; o < n; o++) {
+                const double coefficient = coefficients[o * count + row];
+                wide[o * used + place] = start && !o ? -(rate * coefficient) : coefficient;
+                narrow[o * used + place] = (float)wide[o * used + place];
+            }
             read[place++] = rows[row];
         }
-        Job job = {.passes = passes(is_double), .rows = read, .count = used, .width = width, .out = out, .n = n};
+        Job job = {.passes = passes(is_double), .rows = read, .count = used, .width = width};
         job.table = is_double ? (const void *)wide : (const void *)narrow;
+        job.start = start;
+        job.out = out;
+        job.n = n;
+        job.backwards = !doubtful; /* rows that were read before: the columns that were read last may be in cache */
         cut(&job);
         share(&job, threads);
+        if (doubtful && job.broken) result = 2;
     }
     free(read);
     free(wide);
     free(narrow);
-    return failed;
+    return result;
 }
 
 /* out [width] += coefficients [count] @ rows, in double: rows of floats, cut as above. */

@@ -91,10 +91,11 @@ TARGET static void NAME(gram)(const void *const *given, long count, long start, 
 }
 
 /* out[o][column ...] += sum over rows first..last of coefficients[o][row] * rows[row][column ...] for m outputs and
- * `wide` vectors; what was there before counts from the second rows on. */
+ * `wide` vectors; what was there before counts from the second rows on. What lies AHEAD in the rows is fetched.
+ * After the last row `broken` becomes NaN where the first output is not finite, and `start` is added to that. */
 TARGET ALWAYS_INLINE static void NAME(blend)(const REAL *const *rows, long count, long first, long last,
-                                             const REAL *coefficients, REAL *const *out, int m, int wide,
-                                             long column) {
+                                             const REAL *coefficients, const REAL *start, REAL *const *out, int m,
+                                             int wide, long column, VECTOR *broken) {
     VECTOR total[OUTPUTS][WIDE];
     UNROLL for (int o = 0; o < m; o++)
         UNROLL for (int v = 0; v < wide; v++) {
@@ -104,52 +105,74 @@ TARGET ALWAYS_INLINE static void NAME(blend)(const REAL *const *rows, long count
     for (long row = first; row < last; row++) {
         const LOADED *from = (const LOADED *)(rows[row] + column);
         VECTOR x[WIDE];
+        UNROLL for (size_t at = 0; at < wide * sizeof(VECTOR); at += LINE)
+            __builtin_prefetch((const char *)from + AHEAD + at, 0, FIRST_CACHE);
         UNROLL for (int v = 0; v < wide; v++) x[v] = from[v];
         UNROLL for (int o = 0; o < m; o++)
             UNROLL for (int v = 0; v < wide; v++) total[o][v] += coefficients[o * count + row] * x[v];
     }
+    if (last == count)
+        UNROLL for (int v = 0; v < wide; v++) {
+            *broken += total[0][v] * 0; /* NaN of what is not finite */
+            if (start) total[0][v] += ((const LOADED *)(start + column))[v];
+        }
     UNROLL for (int o = 0; o < m; o++)
         UNROLL for (int v = 0; v < wide; v++) ((LOADED *)(out[o] + column))[v] = total[o][v];
 }
 
-/* The same for all columns start..stop of m outputs, a few rows after the other: more streams at once than the
+/* The same for all columns begin..end of m outputs, `batch` rows after the other: more streams at once than the
  * processor fetches ahead are slow. The sums are taken in the order of the rows all the same. */
-TARGET ALWAYS_INLINE static void NAME(mix)(const REAL *const *rows, long count, const REAL *coefficients,
-                                           REAL *const *out, int m, long start, long stop) {
-    const long whole = start + (stop - start) / LANES * LANES;
-    for (long first = 0; first < count || !first; first += STREAMS) {
-        const long last = first + STREAMS < count ? first + STREAMS : count;
-        long column = start;
+TARGET ALWAYS_INLINE static void NAME(mix)(const REAL *const *rows, long count, long batch, const REAL *coefficients,
+                                           const REAL *start, REAL *const *out, int m, long begin, long end,
+                                           VECTOR *broken) {
+    const long whole = begin + (end - begin) / LANES * LANES;
+    VECTOR found = {0};
+    for (long first = 0; first < count || !first; first += batch) {
+        const long last = first + batch < count ? first + batch : count;
+        long column = begin;
         for (; column + WIDE * LANES <= whole; column += WIDE * LANES)
-            NAME(blend)(rows, count, first, last, coefficients, out, m, WIDE, column);
-        for (; column < whole; column += LANES) NAME(blend)(rows, count, first, last, coefficients, out, m, 1, column);
+            NAME(blend)(rows, count, first, last, coefficients, start, out, m, WIDE, column, &found);
+        for (; column < whole; column += LANES)
+            NAME(blend)(rows, count, first, last, coefficients, start, out, m, 1, column, &found);
     }
-    for (long column = whole; column < stop; column++)
+    for (long column = whole; column < end; column++)
         for (int o = 0; o < m; o++) {
             REAL total = 0;
             for (long row = 0; row < count; row++) total += coefficients[o * count + row] * rows[row][column];
+            if (!o) {
+                found[0] += total * 0;
+                if (start) total += start[column];
+            }
             out[o][column] = total;
         }
+    *broken += found;
 }
 
-/* out [n, width] = coefficients [n, count] @ rows, over the columns start..stop; rows stay in cache between outputs. */
-TARGET static void NAME(combine)(const void *const *given, long count, const void *table, void *out, long n,
-                                 long width, long start, long stop) {
+/* out [n, width] = coefficients [n, count] @ rows, over the columns first..last; rows stay in cache between outputs.
+ * `start` [width] or NULL is added to the first. Returns whether that was finite before. */
+TARGET static int NAME(combine)(const void *const *given, long count, const void *table, const void *start, void *out,
+                                long n, long width, long first, long last) {
     const REAL *const *rows = (const REAL *const *)given;
-    for (long begin = start; begin < stop; begin += RUN) {
-        const long end = begin + RUN < stop ? begin + RUN : stop;
-        for (long first = 0; first < n; first += OUTPUTS) {
-            const REAL *coefficients = (const REAL *)table + first * count;
+    const long batches = (count + STREAMS - 1) / STREAMS, batch = batches ? (count + batches - 1) / batches : 1;
+    VECTOR broken = {0}, others = {0};
+    for (long begin = first; begin < last; begin += RUN) {
+        const long end = begin + RUN < last ? begin + RUN : last;
+        for (long top = 0; top < n; top += OUTPUTS) {
+            const REAL *coefficients = (const REAL *)table + top * count, *from = top ? NULL : start;
+            VECTOR *found = top ? &others : &broken;
             REAL *to[OUTPUTS];
-            for (int o = 0; o < OUTPUTS; o++) to[o] = (REAL *)out + (first + o) * width;
-            switch (n - first) {
-                case 1: NAME(mix)(rows, count, coefficients, to, 1, begin, end); break;
-                case 2: NAME(mix)(rows, count, coefficients, to, 2, begin, end); break;
-                case 3: NAME(mix)(rows, count, coefficients, to, 3, begin, end); break;
-                default: NAME(mix)(rows, count, coefficients, to, OUTPUTS, begin, end);
+            for (int o = 0; o < OUTPUTS; o++) to[o] = (REAL *)out + (top + o) * width;
+            switch (n - top) {
+                case 1: NAME(mix)(rows, count, batch, coefficients, from, to, 1, begin, end, found); break;
+                case 2: NAME(mix)(rows, count, batch, coefficients, from, to, 2, begin, end, found); break;
+                case 3: NAME(mix)(rows, count, batch, coefficients, from, to, 3, begin, end, found); break;
+                default: NAME(mix)(rows, count, batch, coefficients, from, to, OUTPUTS, begin, end, found);
             }
         }
     }
+    int finite = 1;
+    for (int lane = 0; lane < LANES; lane++) finite &= broken[lane] == 0;
+    return finite;
 }
 
 #undef VECTOR

@@ -106,10 +106,11 @@ class Usable:
                 f"starts has rows of shape {list(arrivals.starts.shape[1:])}: each must be as long as the parameters, "
                 f"{len(params)}"
             )
-        checked = object.__new__(Arrivals)  # as many of each as was checked before
-        checked.__dict__.update(arrivals.__dict__, gradients=rows, staleness=staleness, losses=losses)
-        checked.__dict__.update(batch_sizes=sizes, clients=index, usable=None)
-        return cls(checked, rows, staleness, losses, sizes, right, clients)
+        known = {"staleness": staleness, "losses": losses, "batch_sizes": sizes}
+        checked, usable = object.__new__(Arrivals), object.__new__(cls)  # as many of each as was checked before
+        checked.__dict__.update(arrivals.__dict__, gradients=rows, clients=index, usable=None, **known)
+        usable.__dict__.update(arrivals=checked, rows=rows, right=right, table=clients, **known)
+        return usable
 
     @property
     def reports(self) -> list[Tensor]:
@@ -142,8 +143,11 @@ class Usable:
             ids = index.tolist()
             if min(ids) < 0 or max(ids) >= self.table or len(set(ids)) < len(ids):
                 return False
-        reports = [values.tolist() for values in self.reports]
-        return all(min(each) >= least and math.isfinite(sum(each)) for each, least in zip(reports, LEAST, strict=False))
+        for values, least in zip(self.reports, LEAST, strict=False):
+            numbers = values.tolist()
+            if not (min(numbers) >= least and math.isfinite(sum(numbers))):
+                return False
+        return True
 
 
 def _block(gradients: Gradients, params: Tensor) -> tuple[Block, Tensor | None]:

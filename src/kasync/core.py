@@ -23,12 +23,12 @@ from torch import Tensor
 
 from kasync import checks, optimizers, span
 from kasync.arrivals import Arrivals, Usable, repeated
-from kasync.constants import constant, eye, filled, owned, where
+from kasync.constants import constant, eye, owned, where
 from kasync.errors import UserError
-from kasync.kernel import Block
+from kasync.kernel import Block, NotFinite
 from kasync.optimizers import Layers, OptimizerFactory
 from kasync.schedules import Schedule
-from kasync.span import Basis, NotFinite
+from kasync.span import Basis
 from kasync.step import Step, TableRows
 
 __all__ = ["Part", "Rule", "ServerState", "Step", "TableRows"]
@@ -299,12 +299,12 @@ class Rule:
         if not span.unreadable(server.params) and sound.surely():
             try:  # nearly always everything is finite, which then shows in what is computed anyway
                 step = self._through_parts(server, sound, None, lr)
-                return self._closed(server, step, in_place, doubt=True)
+                return self._closed(server, step, in_place)
             except NotFinite:
                 pass
         clean, usable = self._judged(sound)
         step = self._through_parts(server, clean, usable, lr)
-        return self._closed(server, step, in_place, doubt=False)
+        return self._closed(server, step, in_place)
 
     def _judged(self, sound: Usable) -> tuple[Usable, Tensor]:
         """The arrivals with zeros for rows that are not finite, and which of them can be used [K]."""
@@ -370,12 +370,11 @@ class Rule:
         self, server: ServerState, sound: Usable, basis: Basis, usable: Tensor | None, lr: float | Tensor | None
     ) -> Step:
         """The step before its first part: each gradient as it came, equal weights."""
-        k, device = sound.staleness.shape[0], basis.device
         rate = self.lr if lr is None else lr
-        full = rate if isinstance(rate, Tensor) else constant(rate, torch.float64, device)
+        full = rate if isinstance(rate, Tensor) else constant(rate, torch.float64, basis.device)
         step = Step.opened(
-            basis=basis,
-            usable=filled(True, k, torch.bool, device) if usable is None else usable,
+            basis,
+            basis.k,
             staleness=sound.staleness,
             losses=sound.losses,
             batch_sizes=sound.batch_sizes,
@@ -383,16 +382,14 @@ class Rule:
             number=server.step,
             memory=server.memory,
             everything=server.memory,
-            coefficients=eye(k, basis.size, device),
-            weights=filled(1.0 / k, k, torch.float64, device),
-            lr=full if self.schedule is None else full * self.schedule(server.step).to(device).double(),
+            lr=full if self.schedule is None else full * self.schedule(server.step).to(basis.device).double(),
             full_lr=full,
             stage=server.memory["stage"],
-            dropped=constant(0, torch.int64, device),
-            skipped=constant(False, torch.bool, device),
-            all_usable=usable is None or not span.possible(~usable.all()),
         )
-        if usable is None or step.all_usable:
+        if usable is None:
+            return step
+        step = step.having(usable=usable, all_usable=not span.possible(~usable.all()))
+        if step.all_usable:
             return step
         return step.having(
             dropped=(~usable).sum(),
@@ -403,8 +400,8 @@ class Rule:
             weights=step.equal_weights,
         )
 
-    def _closed(self, server: ServerState, step: Step, in_place: bool, doubt: bool) -> tuple[ServerState, Step]:
-        """One product for the update and all vectors to remember.
+    def _closed(self, server: ServerState, step: Step, in_place: bool) -> tuple[ServerState, Step]:
+        """One pass over the rows for the update and all vectors to remember.
 
         A single run on a CPU may ask whether something was not usable; in a CUDA graph or a stack of runs nobody can,
         so there every outcome is computed and the right one chosen.
@@ -416,24 +413,15 @@ class Rule:
         exact = [name for name in step.vectors if old[name].dtype != server.params.dtype]
         vectors = {name: row for name, row in step.vectors.items() if name not in exact}
         state: dict[str, Tensor] = {}
-        if self.optimizer is None:  # the parameters join as one more row, and the first combination is the update
-            plain = step.coefficients is eye(step.k, basis.size, basis.device) and basis.size == step.k
-            update = -(step.lr * (step.weights if plain else step.direction))  # [B]
-            if vectors:
-                table = torch.stack([update, *vectors.values()])  # [1 + vectors, B]
-                table = torch.cat([table, eye(table.shape[0], 1, table.device)], dim=1)
-            else:
-                table = torch.cat([update, filled(1.0, 1, update.dtype, update.device)])[None]
-            made = basis.combined(table, server.params)
-            if doubt:
-                basis.check(table, made)
-            params, *long = made.unbind() if vectors else (made[0],)
+        plain = step.coefficients is eye(step.k, basis.size, basis.device) and basis.size == step.k
+        direction = step.weights if plain else step.direction  # [B]
+        table = torch.stack([direction, *vectors.values()]) if vectors else direction
+        if self.optimizer is None:
+            made = basis.combined(table, server.params, step.lr)
+            params, *long = made.unbind() if vectors else (made,)
         else:
-            table = torch.stack([step.direction, *vectors.values()])
             made = basis.combined(table)
-            if doubt:
-                basis.check(table, made)
-            direction, *long = made.unbind()
+            direction, *long = made.unbind() if vectors else (made,)
             params, state = optimizers.follow(self.optimizer, server.params, direction, step.lr, old, self.layers)
             if step.still is not None:
                 params = where(step.still, server.params, params)
@@ -450,7 +438,7 @@ class Rule:
         memory = {**old, **{name: owned(value) for name, value in after.items()}}
         for name, written in step.rows.items():
             memory[name] = _written(old[name], written, basis, in_place)
-        count = 1 if step.all_usable else (~step.skipped).long()
+        count = constant(1, torch.int64, basis.device) if step.all_usable else (~step.skipped).long()
         return ServerState(params, server.step + count, memory), step
 
     def _check_kept(self, step: Step, old: Mapping[str, Tensor]) -> None:

@@ -35,7 +35,7 @@ class Polynomial:
         checks.at_least("power", self.power, 0.0)
 
     def __call__(self, staleness: Tensor) -> Tensor:
-        return (1.0 + staleness) ** -self.power
+        return (1.0 + staleness).pow(-self.power)
 
 
 @dataclass(frozen=True)

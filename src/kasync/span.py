@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from kasync import kernel
-from kasync.constants import where
-from kasync.kernel import Block, length
+from kasync.constants import eye, where
+from kasync.kernel import Block, NotFinite, length
 
 _is_one_of_many = torch._C._functorch.is_batchedtensor  # inside torch.vmap
 
@@ -46,8 +46,13 @@ def full_precision() -> Iterator[None]:
 
 
 def possible(condition: Tensor) -> bool:
-    """Whether it may hold: anything may in a CUDA graph, or where a tensor stands for many runs'."""
+    """Whether it may hold, or a number be other than 0: in a CUDA graph, or where a tensor is many runs', all may."""
     return unreadable(condition) or bool(condition)
+
+
+def surely_above(value: Tensor, bound: float = 0.0) -> bool:
+    """Whether a number [] is above the bound, where it can be read."""
+    return not unreadable(value) and float(value) > bound
 
 
 def matrix(block: Block) -> Tensor:
@@ -84,12 +89,34 @@ def gram(given: Sequence[Block]) -> Tensor:
     return torch.cat([torch.cat([inner[i, j] if i <= j else inner[j, i].mT for j in every], dim=1) for i in every])
 
 
-def combine(coefficients: Tensor, given: Sequence[Block]) -> Tensor:
-    """coefficients @ R for the rows R of all blocks, stacked.  [n, B] -> [n, D], in the precision of the rows"""
-    if _compiled(given):
-        return kernel.combine(coefficients, given)
-    blocks = [matrix(block) for block in given]
-    table = coefficients.to(blocks[0].dtype)  # [n, B]
+def combine(
+    coefficients: Tensor,
+    given: Sequence[Block],
+    start: Tensor | None = None,
+    rate: Tensor | float = 1.0,
+    doubtful: int = 0,
+) -> Tensor:
+    """coefficients @ R for the rows R of all blocks, stacked.  [n, B] -> [n, D], or [B] -> [D], precise as the rows are
+
+    With a start [D] the first of them is start - rate * (coefficients @ R) instead. Raises NotFinite where one of the
+    first `doubtful` rows, of which nobody knows yet, is not finite.
+    """
+    if _compiled(given) and not unreadable(coefficients) and (start is None or _starts(start, rate, given)):
+        return kernel.combine(coefficients, given, start, float(rate), doubtful)
+    table = coefficients if coefficients.dim() == 2 else coefficients[None]
+    if start is not None:  # joins as one more row
+        table = torch.cat([-(rate * table[:1]), table[1:]]) if len(table) > 1 else -(rate * table)
+        table = torch.cat([table, eye(len(table), 1, table.device)], dim=1)
+        given = [*given, start[None]]
+    made = _sums(table, [matrix(block) for block in given])
+    if doubtful:
+        _check(table, given, made, doubtful)
+    return made if coefficients.dim() == 2 else made[0]
+
+
+def _sums(coefficients: Tensor, blocks: Sequence[Tensor]) -> Tensor:
+    """[n, D] coefficients [n, B] @ R, by torch."""
+    table = coefficients.to(blocks[0].dtype)
     parts = torch.split(table, [len(block) for block in blocks], dim=1)
     if not unreadable(blocks[0]):
         total = _product(parts[0], blocks[0])
@@ -101,6 +128,14 @@ def combine(coefficients: Tensor, given: Sequence[Block]) -> Tensor:
         for part, block in zip(parts[1:], blocks[1:], strict=True):
             total = torch.addcmul(total, part, block) if len(block) == 1 else total + part @ block
     return total
+
+
+def _check(table: Tensor, blocks: Sequence[Block], made: Tensor, doubtful: int) -> None:
+    """Raise NotFinite unless what was made [n, D] with a table [n, B] shows that the first rows are finite."""
+    read = table[:, :doubtful].any(0).tolist()
+    unread = [place for place, coefficient in enumerate(read) if not coefficient]
+    if not all(_sum_is_finite(row) for row in _rows(blocks, unread)) or not _sum_is_finite(made):
+        raise NotFinite
 
 
 def _gram_at_once(blocks: Sequence[Tensor]) -> Tensor:
@@ -115,6 +150,12 @@ def _gram_at_once(blocks: Sequence[Tensor]) -> Tensor:
 def _compiled(blocks: Sequence[Block]) -> bool:
     first = blocks[0]
     return not (isinstance(first, Tensor) and unreadable(first)) and kernel.fits(blocks)
+
+
+def _starts(start: Tensor, rate: Tensor | float, blocks: Sequence[Block]) -> bool:
+    """Whether the kernel takes what a combination is to start from."""
+    known = isinstance(rate, float) or not unreadable(rate)
+    return known and not unreadable(start) and kernel.fits_start(start, blocks)
 
 
 def _inner(a: Tensor, b: Tensor) -> Tensor:
@@ -155,10 +196,6 @@ def _pieces(blocks: Sequence[Tensor]) -> Iterator[Tensor]:
     size = EXACT_UNREADABLE if unreadable(blocks[0]) else EXACT
     for start in range(0, max(blocks[0].shape[1], 1), size):
         yield torch.cat([block[:, start : start + size].double() for block in blocks])
-
-
-class NotFinite(Exception):
-    """Among rows that were taken to be finite one is not."""
 
 
 class Basis:
@@ -228,18 +265,11 @@ class Basis:
             return torch.ones((), dtype=torch.bool, device=self.device)
         return torch.cat([finite(rows) for rows in others]).all()
 
-    def check(self, table: Tensor, made: Tensor) -> None:
-        """Raise NotFinite unless what was made [n, D] with a table [n, B] shows that the gradients are finite."""
-        if not self.doubt:
-            return
-        read = (table[0] if table.shape[0] == 1 else table.any(0)).tolist()[: self.k]
-        unread = [place for place, coefficient in enumerate(read) if not coefficient]
-        if not all(_sum_is_finite(row) for row in _rows(self.blocks["gradients"], unread)) or not _sum_is_finite(made):
-            raise NotFinite
-
-    def combined(self, table: Tensor, *others: Tensor) -> Tensor:
-        """[n, D] combinations of the rows, and of other vectors [D] whose coefficients come last in the table."""
-        return combine(table, [*self.blocks.values(), *(other[None] for other in others)])
+    def combined(self, table: Tensor, start: Tensor | None = None, rate: Tensor | float = 1.0) -> Tensor:
+        """[n, D] combinations of the rows with a table [n, B], or [D] with one row [B]; as `combine` has them."""
+        made = combine(table, list(self.blocks.values()), start, rate, self.k if self.doubt else 0)
+        self.doubt = False
+        return made
 
     def combined_exactly(self, table: Tensor) -> Tensor:
         """[n, D] float64 combinations of the rows, those in float64 taken as they are."""
@@ -255,10 +285,11 @@ class Basis:
         return made
 
 
-def _rows(block: Block, places: Sequence[int]) -> Iterator[Tensor]:
-    """[D] each, these rows of a block."""
+def _rows(blocks: Sequence[Block], places: Sequence[int]) -> Iterator[Tensor]:
+    """[D] each, the rows at these places of the first block."""
+    first = blocks[0]
     for place in places:
-        yield block[place] if isinstance(block, Tensor) else block.table[block.chosen[place]]
+        yield first[place] if isinstance(first, Tensor) else first.table[first.chosen[place]]
 
 
 def _sum_is_finite(rows: Tensor) -> bool:

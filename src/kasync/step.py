@@ -6,6 +6,7 @@ numbers, and returns the step with something changed.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -14,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kasync.constants import all_owned, constant, filled, units, where
+from kasync.constants import all_owned, constant, eye, filled, units, where
 from kasync.errors import unknown
-from kasync.span import Basis
+from kasync.span import Basis, surely_above
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,10 @@ class Step:
     all_usable: bool = False  # known where a CPU could be asked, and then there is nothing to choose
 
     @classmethod
-    def opened(cls, **values: Any) -> Step:
-        """A step with these fields, and the defaults of those that are left out; a rule's own, which names no other."""
+    def opened(cls, basis: Basis, k: int, **values: Any) -> Step:
+        """A step of k arrivals before the first part, all usable, each gradient as it came; a rule's own."""
         step = object.__new__(cls)  # a frozen dataclass sets field by field, which takes ten times as long
-        step.__dict__.update(place="", estimate=None, similarities=None, vectors={}, values={}, rows={}, still=None)
-        step.__dict__.update(values)
+        step.__dict__.update(_first(k, basis.size, basis.device), vectors={}, values={}, rows={}, basis=basis, **values)
         return step
 
     @property
@@ -194,11 +194,11 @@ class Step:
         """[K] scores of the usable arrivals, scaled to sum to one; all zero when they sum to zero."""
         kept = self.kept(scores, 0.0)
         total = kept.sum()
-        return kept / where(total > 0, total, 1.0)
+        return kept / total if surely_above(total) else kept / where(total > 0, total, 1.0)
 
     def weighed(self, weights: Tensor) -> Step:
         """The gradients combined with these weights [K]; those not usable get none."""
-        return self.having(weights=self.kept(weights, 0.0))
+        return self._with({"weights": self.kept(weights, 0.0)})
 
     def kept(self, values: Tensor, other: float) -> Tensor:
         """[K] the values of the usable arrivals, and the other number for those that are not."""
@@ -245,3 +245,20 @@ class TableRows:
 
 
 FIELDS = frozenset(each.name for each in fields(Step))
+
+
+@functools.lru_cache(maxsize=1024)
+def _first(k: int, size: int, device: torch.device) -> Mapping[str, Any]:
+    """What a step of k arrivals, in a span of so many rows, begins with whatever arrived."""
+    return {
+        "usable": filled(True, k, torch.bool, device),
+        "coefficients": eye(k, size, device),
+        "weights": filled(1.0 / k, k, torch.float64, device),
+        "place": "",
+        "estimate": None,
+        "similarities": None,
+        "dropped": constant(0, torch.int64, device),
+        "skipped": constant(False, torch.bool, device),
+        "still": None,
+        "all_usable": True,
+    }

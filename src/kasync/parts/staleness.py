@@ -154,11 +154,11 @@ class DropStale(Part):
 
     def __call__(self, step: Step) -> Step:
         refused, refusals, delay = step.memory["refused"], step.memory["refusals"], step.staleness
-        if possible(refusals > 0):
+        if possible(refusals):
             refused = refused.index_copy(0, (step.number % self.window)[None], refusals[None])
             back = step.staleness.clamp(max=self.window - 1).long()  # [K]
             delay = delay - (refusals - refused[(step.number - back) % self.window]).double()
         fresh = step.kept(delay < self.max_staleness, False)
         nothing = ~fresh.any()
-        step = step.keep(refused=refused, refusals=refusals + nothing.long())
-        return step.having(still=nothing).weighed(step.averaged(fresh.double()))
+        step = step.keep(refused=refused, refusals=refusals + nothing)
+        return step.having(still=nothing, weights=step.averaged(fresh.double()))
