@@ -1,6 +1,7 @@
 """How one run scales over the workers of a Ray cluster, what a piece costs beside its compute, and the server's share.
 
-    python benchmarks/ray_scale.py [--workers 1 2] [--steps 12] [--turns 3] [--only scale | server | forecast]
+    python benchmarks/ray_scale.py [--workers 1 2] [--steps 12] [--turns 3] [--models "resnet8 GN" "small GPT"]
+                                   [--only scale | server | forecast]
 
 Every worker has one thread. In each turn, one after the other: the engine's own loop on one thread of one process; as
 many bare processes of it as there are workers, which share nothing and send nothing, for what this machine gives at
@@ -41,6 +42,7 @@ GPU_BATCHES = 400  # mini-batches of 16 images per second and GPU: an assumption
 WORKERS_PER_GPU = 4
 NETWORK = 12.5e9  # bytes per second into the server, 100 Gbit/s: an assumption
 READY = 2  # steps after which all workers are at work
+AFTER = CLIENTS // K  # steps that are still to come when the measurement ends: all workers are still at work
 
 
 def world(name, steps, size=SIZE):
@@ -89,10 +91,10 @@ def processes(name, steps, count):
 
 
 def spread(name, steps, workers, size=SIZE):
-    """What a run on so many workers took, from the first steps on, when all of them are at work."""
+    """What a run on so many workers takes while all of them are at work: neither its first steps nor its last."""
     torch.set_num_threads(1)
     simulation = kasync.simulate(
-        *world(name, steps, size), evaluate_every=10**6, backend="loop", engine="ray", workers=workers
+        *world(name, steps + AFTER, size), evaluate_every=10**6, backend="loop", engine="ray", workers=workers
     )
     crew = simulation.run.crew
     for record in simulation:
@@ -101,6 +103,7 @@ def spread(name, steps, workers, size=SIZE):
         if record.step == steps:
             seconds, mine = time.perf_counter() - began, time.thread_time() - mine
             last = state(crew)
+            break
     took = {name: last[name] - first[name] for name in first}
     pieces = took["made"]
     return {
@@ -131,6 +134,8 @@ def taken(process):
 
 
 def scale(names, workers, steps, turns):
+    from kasync.simulator import ray as farm
+
     print("| model | workers | pieces/s | over one process's loop | bare processes over one "
           "| of what they give | a piece, ms | beside it, ms | CPU ms in a bare process | in a piece | beside it "
           "| of linear by CPU |")  # fmt: skip
@@ -140,9 +145,11 @@ def scale(names, workers, steps, turns):
         spread(name, 3, max(workers))  # everything is imported
         for _ in range(turns):
             for count in workers:
+                farm.disconnect()  # bare processes have nothing beside them: no Ray that waits
                 (before,) = processes(name, steps, 1)
                 rates, spent = zip(*(processes(name, steps, count) if count > 1 else [before]), strict=True)
                 ray = spread(name, steps, count)
+                farm.disconnect()
                 (after,) = processes(name, steps, 1)
                 one, own = (before[0] + after[0]) / 2, 1e3 * statistics.mean(spent)
                 found[count].append({**ray, "one": one, "bare": sum(rates), "bare cpu": own})
@@ -210,6 +217,7 @@ def main():
     parser.add_argument("--workers", nargs="*", type=int, default=[1, 2])
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--only", choices=["scale", "server", "forecast"])
     parser.add_argument("--alone", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -223,9 +231,9 @@ def main():
         return
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}, {Path(__file__).name}\n")
     if given.only in (None, "scale"):
-        scale([name for name in MODELS if name != LARGE], given.workers, given.steps, given.turns)
+        scale([name for name in given.models if name != LARGE], given.workers, given.steps, given.turns)
     if given.only in (None, "server", "forecast"):
-        names = [LARGE] if given.only == "forecast" else MODELS
+        names = [LARGE] if given.only == "forecast" else given.models
         forecasts(server(names, given.workers, given.steps // 3))
 
 

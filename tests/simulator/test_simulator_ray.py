@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import platform
+import resource
 import subprocess
 import sys
 import threading
@@ -228,6 +230,28 @@ def test_a_worker_that_cannot_work_says_so_in_one_sentence_with_its_node(loop, w
 def test_what_cannot_work_is_refused_before_work_starts(options, words):
     with pytest.raises(UserError, match=words):
         simulate(Residual(), vectors(), rules.fedbuff(0.5), TIMELINE, **options)
+
+
+def new_pages(model, batches):
+    """Pages that the kernel gives while arrays of one megabyte are made and freed, as a mini-batch does."""
+
+    def make():
+        for _ in range(10):
+            held = [torch.zeros(2**18) for _ in range(8)]
+            del held
+
+    make()
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    make()
+    return float(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries keep memory in ways of their own")
+def test_a_worker_keeps_the_memory_of_one_mini_batch_for_the_next():
+    farm.dismiss()  # a worker that has done other things may have learnt to
+    work = Custom(new_pages, 4, steps=1)
+    simulation = simulate(Residual(), vectors(), rules.fedbuff(0.5), TIMELINE, work, engine="ray", workers=1)
+    assert max(record.loss for record in simulation) < 200  # else 20,000: 80 arrays of 256 pages
 
 
 def test_without_the_engine_ray_is_not_imported():

@@ -59,9 +59,10 @@ PLACED_WITHIN = 600.0  # seconds in which one worker at least must find a place
 LOOK = 2.0  # seconds between two looks at the cluster: has a node been added, is anybody there
 ATTEMPTS = 4  # times that a piece may end its worker before it is the piece's fault
 STARTS = 4  # workers that may die in a row before one of them is ready
-TASK = 0.02  # seconds that a task should take, so that calling it costs little beside
-LATER = 0.2  # the same for pieces that the server does not wait for yet: fewer calls of Ray
+SHORT = 0.02  # seconds that a task should take at least, so that calling it costs little beside
+LONG = 1.0  # and at most, where so much waits that nobody is idle because others have much: fewer calls of Ray
 MOST = 64  # pieces in a task
+KEPT = 31 * 2**20  # bytes; blocks of 32 MiB and more teach the C library nothing
 CHEAP = 64 * 2**20  # bytes of rows that may wait without asking
 REWARDING = 4  # rows that may wait for each task under way, where rows are long
 
@@ -475,12 +476,19 @@ class Crew:
             idle = [worker for worker in self.workers if worker.ready and worker.tasks < depth]
             if not idle:
                 return
-            fair = -(-len(self.heap) // len(idle))
-            enough = int((TASK if urgent else LATER) / self.seconds) if self.seconds else 1
-            pieces = self._next(max(1, min(enough, fair, MOST)))
+            pieces = self._next(self._together(len(idle)))
             if not pieces:
                 return
             self._submit(min(idle, key=lambda worker: worker.tasks), pieces)
+
+    def _together(self, idle: int) -> int:
+        """Pieces of the next task: a call costs milliseconds of processors, however many pieces it is for."""
+        if not self.seconds:
+            return 1
+        waiting, tasks = len(self.heap), (self.cluster.threads + 1) * sum(worker.ready for worker in self.workers)
+        few = min(int(SHORT / self.seconds), -(-waiting // idle))
+        many = min(int(LONG / self.seconds), waiting // tasks)
+        return max(1, min(max(few, many), MOST))
 
     def _next(self, count: int) -> list[int]:
         """Up to so many pieces; those of later steps leave room for all rows of the step that is waited for.
@@ -800,6 +808,7 @@ class Bench:
             threads=threads, **spec.settings,
         )  # fmt: skip
         self.device = torch.device(device)
+        keep_freed_memory()
         self.length = sum(value.numel() for value in spec.model.parameters() if value.requires_grad)
         self.threads = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
         self.waiting: queue.PriorityQueue[tuple[int, int, Future[Any], Any]] = queue.PriorityQueue()
@@ -853,6 +862,15 @@ class Bench:
         samples, shares = torch.from_numpy(drawn).to(self.device), torch.from_numpy(weights).to(self.device)
         losses = self.clients.compute(sent.params[None], samples, shares, row[None])
         return _array(row), {"loss": _array(losses[0])}, {}, {}, {}
+
+
+def keep_freed_memory() -> None:
+    """Have this process keep what it frees, up to some tens of megabytes, for the next piece of work.
+
+    The GNU C library hands memory back once more is free than twice the largest block that was returned so far. In a
+    process whose data lie in shared memory that is little, and every mini-batch would be given new pages by the kernel.
+    """
+    torch.empty(KEPT, dtype=torch.uint8)
 
 
 def _actor() -> type:
