@@ -14,10 +14,12 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train, and say how well the model does."""
     run = context.run_config
-    name = str(run["rule"])  # one of ours, or module:function
+    name, k = str(run["rule"]), int(run["k"])  # one of ours, or module:function
+    facts = rules.facts(name)
+    settings = facts.settings_of_run(int(run["clients"]), k) | {facts.rate: float(run["server-lr"])}
     strategy = KAsync(
-        rule=rules.build(name, **{rules.facts(name).rate: float(run["server-lr"])}),
-        k=int(run["k"]),
+        rule=rules.build(name, **settings),
+        k=k,
         checkpoint=str(run["checkpoint"]) or None,
         timeline=str(run["timeline"]) or None,
     )
