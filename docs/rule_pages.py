@@ -20,6 +20,8 @@ import torch
 
 from kasync import Arrivals, Rule, ServerState, report, rules
 from kasync.experiments.experiment import Task
+from kasync.experiments.store import Run
+from kasync.report.numbers import Sweep, sweeps
 from kasync.report.results import ACCURACY, STABILITY
 
 HERE = Path(__file__).parent
@@ -168,7 +170,56 @@ def tries() -> dict[str, dict[str, dict[float, list[float]]]]:
 
 
 def sensitivity(name: str) -> str:
-    """Over which rates it keeps most of its best held-out accuracy, from the tries of tuning."""
+    """Over which rates it keeps most of its accuracy: on the fleet that all rules share, and in tuning."""
+    return "\n\n".join([*on_the_fleet(name), *in_tuning(name)]) or "Not yet measured."
+
+
+@functools.cache
+def at_rates() -> dict[str, tuple[Sweep, Run]]:
+    """rule -> its accuracies at several rates on the fleet that all rules share, and one of the runs."""
+    found = {}
+    for folder in sorted(path.parent for path in RESULTS.glob("*/experiments.json")):
+        for experiment in (each for each in report.read(folder).experiments if each.tried):
+            runs = {line.rule.of: line.finished[0] for line in experiment.lines if line.finished}
+            found |= {sweep.rule.label: (sweep, runs[sweep.rule.label]) for sweep in sweeps(experiment)}
+    return found
+
+
+def on_the_fleet(name: str) -> list[str]:
+    """What the fleet is, the accuracy at every rate, and how wide the range of good ones is beside other rules'."""
+    if name not in at_rates():
+        return []
+    sweep, run = at_rates()[name]
+    about = [f"Measured on one fleet for all rules: {sweep.task.note}"]
+    if run.settings["k"] == 1:
+        about.append("This rule takes one delivery at a time.")
+    if run.settings["arrivals"]["kind"] == "once_per_round":
+        about.append("For this rule everybody delivers once in a round.")
+    seeds = min(each.count for each in sweep.accuracies)
+    about.append(f"Final accuracy on the test set, mean of {seeds} seeds (`results/README.md`):")
+    means = [each.mean for each in sweep.accuracies]
+    rows = [
+        f"| `{rules.facts(name).rate}` | " + " | ".join(f"{rate:.2g}" for rate in sweep.rates) + " |",
+        "|---" * (1 + len(means)) + "|",
+        "| accuracy | " + " | ".join(f"{mean:.3f}" for mean in means) + " |",
+    ]
+    return [folded(" ".join(about)), "\n".join(rows), folded(width(name))]
+
+
+def width(name: str) -> str:
+    """How many-fold the range of rates is that keeps most of the best accuracy, and its place among those of all."""
+    sweep, _ = at_rates()[name]
+    fold, cut = sweep.held(KEPT)
+    best, every = sweep.accuracies[sweep.best].mean, [each.held(KEPT)[0] for each, _ in at_rates().values()]
+    return (
+        f"It keeps {KEPT:.0%} of its best, {best:.3f} at {sweep.rates[sweep.best]:.2g}, over "
+        f"{'at least ' * cut}a {fold:.2g}-fold range of rates, place {1 + sum(each > fold for each in every)} of "
+        f"{len(every)} from the widest."
+    )
+
+
+def in_tuning(name: str) -> list[str]:
+    """What was tried while tuning, where it was."""
     rows = []
     for task, rates in tries().get(name, {}).items():
         means = {rate: sum(each) / len(each) for rate, each in rates.items()}
@@ -177,13 +228,13 @@ def sensitivity(name: str) -> str:
         least, most = min(kept), max(kept)
         rows.append(f"| {task} | {len(means)} | {best:.2g} | {means[best]:.3f} | {least:.2g} to {most:.2g} |")
     if not rows:
-        return "Not yet measured."
+        return []
     head = f"| task | rates tried | best | held-out accuracy | rates that keep {KEPT:.0%} of it |"
     note = (
         "From tuning on held-out samples; neighbouring rates are a factor of 2 to 3.2 apart. The wider the range, the "
         "easier the rule."
     )
-    return "\n".join([head, "|---" * 5 + "|", *rows, "", note])
+    return ["\n".join([head, "|---" * 5 + "|", *rows]), note]
 
 
 def index(words: dict[str, Any]) -> str:

@@ -8,11 +8,15 @@ import re
 import subprocess
 import sys
 import tomllib
+from types import SimpleNamespace
 
 import pytest
 from pages import PAGES, ROOT, name_of
 
 from kasync import rules
+from kasync.experiments.experiment import Contender, Task
+from kasync.report.numbers import Sweep
+from kasync.statistics import Estimate
 
 DOCS = ROOT / "docs"
 NOT_PROSE = r"^```.*?^```|^    kasync .*?$|^\|.*?$|^!\[.*?$|^<.*?$|^\$.*?\$$"  # code, commands, tables, formulas
@@ -73,6 +77,32 @@ def test_what_rules_cost_is_what_they_hold_after_a_step():
     for name, held in found.items():
         fits = [kind for kind, holds in kinds.items() if holds(held)]
         assert fits == [told[rules.facts(name).title.lower()]], f"{name}: {held}"
+
+
+def test_a_page_says_over_how_wide_a_range_of_rates_its_rule_stays_good(monkeypatch):
+    pages = script("rule_pages")
+    rates = [0.1, 0.316, 1.0, 3.16, 10.0]
+    fleet = Task("fleet", "fleet", note="Three clients.")
+    settings = {"k": 10, "arrivals": {"kind": "clock"}}
+    swept = {
+        name: (Sweep(fleet, Contender(name, name), rates, rates, [Estimate(one, 0.01, 3) for one in means]), run)
+        for name, means, run in (
+            ("fedbuff", (0.2, 0.8, 0.8, 0.8, 0.2), SimpleNamespace(settings=settings)),
+            ("krum", (0.2, 0.2, 0.8, 0.2, 0.2), SimpleNamespace(settings=settings | {"k": 1})),
+            ("recall", (0.2, 0.8, 0.8, 0.8, 0.8), SimpleNamespace(settings=settings)),
+        )
+    }
+    monkeypatch.setattr(pages, "at_rates", lambda: swept)
+    monkeypatch.setattr(pages, "tries", dict)
+    text = pages.sensitivity("fedbuff")
+    assert "Measured on one fleet for all rules: Three clients. Final accuracy on the test set, mean of 3 seeds" in text
+    assert "| `lr` | 0.1 | 0.32 | 1 | 3.2 | 10 |" in text
+    assert "| accuracy | 0.200 | 0.800 | 0.800 | 0.800 | 0.200 |" in text
+    assert "its best, 0.800 at 0.32, over a 12-fold range of rates, place 2 of 3 from the widest." in text
+    assert "one delivery at a time" not in text
+    assert "This rule takes one delivery at a time." in pages.sensitivity("krum")
+    assert "over at least a 34-fold range of rates, place 1 of 3 from the widest." in pages.sensitivity("recall")
+    assert pages.sensitivity("zeno") == "Not yet measured."
 
 
 def test_a_rule_without_results_says_so_and_one_with_results_shows_them():

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kasync import rules
 from kasync.errors import UserError
 from kasync.experiments import experiment as catalogue
 from kasync.experiments import grid
@@ -65,6 +66,12 @@ def test_the_limit_without_staleness_is_listed_once_for_both_semantics():
     cells = catalogue.load("tuned", "quick").cells(seeds=[0], staleness=("true", "published-code"))
     assert [cell.staleness for cell in cells if cell.rule.label == "fresh"] == ["none"]
     assert [cell.staleness for cell in cells if cell.rule.label == "wkafl"] == ["true", "published-code"]
+
+
+def test_every_rule_competes_with_itself_at_seven_rates_on_the_fleet_that_all_share():
+    swept = catalogue.load("rates", "full").rules
+    assert {each.of for each in swept} == set(rules.RULES), "enter the rule into papers/rates.toml"
+    assert all(sum(each.of == name for each in swept) == 7 for name in rules.RULES)
 
 
 def test_what_stands_in_for_the_papers_data_says_so():
