@@ -231,10 +231,10 @@ def in_tuning(name: str) -> list[str]:
         return []
     head = f"| task | rates tried | best | held-out accuracy | rates that keep {KEPT:.0%} of it |"
     note = (
-        "From tuning on held-out samples; neighbouring rates are a factor of 2 to 3.2 apart. The wider the range, the "
-        "easier the rule."
+        "While tuning, on held-out samples; neighbouring rates are a factor of 2 to 3.2 apart, and the wider the range, "
+        "the easier the rule:"
     )
-    return ["\n".join([head, "|---" * 5 + "|", *rows]), note]
+    return [note, "\n".join([head, "|---" * 5 + "|", *rows])]
 
 
 def index(words: dict[str, Any]) -> str:
