@@ -231,8 +231,8 @@ def in_tuning(name: str) -> list[str]:
         return []
     head = f"| task | rates tried | best | held-out accuracy | rates that keep {KEPT:.0%} of it |"
     note = (
-        "While tuning, on held-out samples; neighbouring rates are a factor of 2 to 3.2 apart, and the wider the range, "
-        "the easier the rule:"
+        "While tuning, on held-out samples; neighbouring rates are a factor of 2 to 3.2 apart, and the wider the "
+        "range, the easier the rule:"
     )
     return [note, "\n".join([head, "|---" * 5 + "|", *rows])]
 
