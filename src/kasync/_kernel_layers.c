@@ -11,6 +11,7 @@
 #define TOGETHER 3 /* outputs whose weight gradients are summed at once */
 #define WIDEST 7   /* kernel of a weight gradient */
 #define BESIDE 6   /* outputs of a dense layer whose weight gradients are */
+#define TILE 4096  /* numbers of a dense layer's inputs that are read again and again from the nearest cache */
 #define ABREAST 6  /* outputs computed at once, */
 #define VECTORS 4  /* in as many vectors each */
 #define TOTAL(s) (((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7])))
@@ -162,10 +163,16 @@ int kasync_weights(const float *x, const float *grad, long clients, long samples
 /* The same for a dense layer: x [clients, samples, inputs], grad [clients, samples, outputs]. */
 int kasync_dense(const float *x, const float *grad, long clients, long samples, long inputs, long outputs,
                  int has_bias, float *const *rows) {
-    for (long client = 0; client < clients; client++)
+    const long most = TILE / (samples ? samples : 1) / 16 * 16, broadest = most > 16 ? most : 16;
+    float *tile = malloc((samples * broadest + 1) * sizeof(float));
+    float *packed = malloc((samples * outputs + 1) * sizeof(float));
+    const int failed = !tile || !packed;
+    for (long client = 0; !failed && client < clients; client++)
         BEST(dense)(x + client * samples * inputs, grad + client * samples * outputs, inputs, outputs, samples,
-                    rows[client], has_bias ? rows[client] + outputs * inputs : NULL);
-    return 0;
+                    broadest, tile, packed, rows[client], has_bias ? rows[client] + outputs * inputs : NULL);
+    free(tile);
+    free(packed);
+    return failed;
 }
 
 /* y [lines, width / 2] = the largest of every 2 x 2 of x [2 * lines, width]; a NaN is larger than all. */

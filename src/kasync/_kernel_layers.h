@@ -104,40 +104,66 @@ TARGET static void NAME(weights)(const float *x, const float *grad, Shape shape,
     }
 }
 
-/* One client's gradient of weights [outputs, inputs] and, where it is not NULL, of bias [outputs], of a dense layer,
- * from x [samples, inputs] and grad [samples, outputs]. */
-TARGET ALWAYS_INLINE static void NAME(products)(const float *x, const float *grad, long inputs, long outputs,
-                                                long samples, int count, float *weights) {
-    long i = 0;
-    for (; i + 8 <= inputs; i += 8) {
-        EIGHT sums[BESIDE];
-        UNROLL_ALL for (int o = 0; o < count; o++) sums[o] = (EIGHT){0};
+/* weights [count, columns], rows `inputs` apart = grad^T x, for grad [samples, count] and x [samples, padded], where
+ * padded is a multiple of 16 and what lies beyond `columns` is not written. */
+TARGET ALWAYS_INLINE static void NAME(products)(const float *x, const float *grad, long samples, long columns,
+                                                long padded, long inputs, int count, float *weights) {
+    for (long i = 0; i < columns; i += 16) {
+        EIGHT sums[BESIDE][2];
+        UNROLL_ALL for (int o = 0; o < count; o++) sums[o][0] = sums[o][1] = (EIGHT){0};
         for (long sample = 0; sample < samples; sample++) {
-            const EIGHT shared = LOAD(x + sample * inputs + i);
-            UNROLL_ALL for (int o = 0; o < count; o++) sums[o] += grad[sample * outputs + o] * shared;
+            const EIGHT left = LOAD(x + sample * padded + i), right = LOAD(x + sample * padded + i + 8);
+            UNROLL_ALL for (int o = 0; o < count; o++) {
+                sums[o][0] += grad[sample * count + o] * left;
+                sums[o][1] += grad[sample * count + o] * right;
+            }
         }
-        UNROLL_ALL for (int o = 0; o < count; o++) STORE(weights + o * inputs + i) = sums[o];
+        if (columns - i >= 16)
+            UNROLL_ALL for (int o = 0; o < count; o++) {
+                STORE(weights + o * inputs + i) = sums[o][0];
+                STORE(weights + o * inputs + i + 8) = sums[o][1];
+            }
+        else
+            for (int o = 0; o < count; o++) memcpy(weights + o * inputs + i, sums[o], (columns - i) * sizeof(float));
     }
-    for (; i < inputs; i++)
-        for (int o = 0; o < count; o++) {
-            float sum = 0.0f;
-            for (long sample = 0; sample < samples; sample++)
-                sum += grad[sample * outputs + o] * x[sample * inputs + i];
-            weights[o * inputs + i] = sum;
-        }
 }
 
-TARGET static void NAME(dense)(const float *x, const float *grad, long inputs, long outputs, long samples,
-                               float *weights, float *bias) {
-    long o = 0;
-    for (; o + BESIDE <= outputs; o += BESIDE)
-        NAME(products)(x, grad + o, inputs, outputs, samples, BESIDE, weights + o * inputs);
-    for (; o < outputs; o++) NAME(products)(x, grad + o, inputs, outputs, samples, 1, weights + o * inputs);
-    for (o = 0; bias && o < outputs; o++) {
+#define COUNT(count)                                                               \
+    case count:                                                                    \
+        NAME(products)(x, grad, samples, columns, padded, inputs, count, weights); \
+        break;
+
+/* One client's gradient of weights [outputs, inputs] and, where it is not NULL, of bias [outputs], of a dense layer,
+ * from x [samples, inputs] and grad [samples, outputs]. Both are copied into pieces that a cache holds: `tile` is the
+ * room for [samples, broadest] of x, `packed` that for all of grad, a few outputs after the other. */
+TARGET static void NAME(dense)(const float *all, const float *grads, long inputs, long outputs, long samples,
+                               long broadest, float *tile, float *packed, float *out, float *bias) {
+    for (long o = 0; o < outputs; o += BESIDE) {
+        const long count = outputs - o < BESIDE ? outputs - o : BESIDE;
+        for (long sample = 0; sample < samples; sample++)
+            memcpy(packed + o * samples + sample * count, grads + sample * outputs + o, count * sizeof(float));
+    }
+    for (long from = 0; from < inputs; from += broadest) {
+        const long columns = inputs - from < broadest ? inputs - from : broadest, padded = (columns + 15) / 16 * 16;
+        for (long sample = 0; sample < samples; sample++) {
+            memcpy(tile + sample * padded, all + sample * inputs + from, columns * sizeof(float));
+            memset(tile + sample * padded + columns, 0, (padded - columns) * sizeof(float));
+        }
+        for (long o = 0; o < outputs; o += BESIDE) {
+            const float *x = tile, *grad = packed + o * samples;
+            float *weights = out + o * inputs + from;
+            switch (outputs - o) {
+                COUNT(1) COUNT(2) COUNT(3) COUNT(4) COUNT(5)
+                default: COUNT(6)
+            }
+        }
+    }
+    for (long o = 0; bias && o < outputs; o++) {
         bias[o] = 0.0f;
-        for (long sample = 0; sample < samples; sample++) bias[o] += grad[sample * outputs + o];
+        for (long sample = 0; sample < samples; sample++) bias[o] += grads[sample * outputs + o];
     }
 }
+#undef COUNT
 
 /* What the macros POOL and UNPOOL of _kernel_layers.c are made of, for vectors of eight and of four. */
 typedef float NAME(four) __attribute__((vector_size(16)));

@@ -77,7 +77,11 @@ def test_every_client_gets_the_weight_gradient_of_its_own_samples(level, convolu
 
 @RELAXED
 @given(
-    inputs=st.integers(1, 40), outputs=st.integers(1, 20), n=st.integers(1, 3), m=st.integers(1, 9), bias=st.booleans()
+    inputs=st.integers(1, 40),
+    outputs=st.integers(1, 20),
+    n=st.integers(1, 3),
+    m=st.integers(1, 9) | st.integers(200, 300),  # few samples, all their inputs at once; many, only some of them
+    bias=st.booleans(),
 )
 def test_a_dense_layer_gives_every_client_the_products_of_its_own_samples(level, inputs, outputs, n, m, bias):
     grad, x = random(n, m, outputs), random(n, m, inputs, seed=1)
