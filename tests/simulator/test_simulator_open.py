@@ -10,9 +10,11 @@ from naive_open import simulate_openly
 from small_worlds import CLASSES, CLIENTS, FEATURES, Residual, mlp, same_records, vectors
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from kasync import Custom, Gradient, Local, LocalSGD, data, faults, rules, simulate, timelines
 from kasync.errors import UserError
+from kasync.work import trial
 from kasync.work.objective import binary_cross_entropy, cross_entropy, squared_error
 
 TIMELINE = timelines.uniform(CLIENTS, 3, 25, seed=7)
@@ -423,10 +425,37 @@ def mixed_up(model, batch):
     return share * first + (1 - share) * functional.cross_entropy(outputs, batch["labels"][order], reduction="none")
 
 
+class Sometimes(nn.Module):
+    """Draws one way for the two samples that a model is tried on, and another way too for more."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x):
+        x = functional.dropout(x, 0.3, self.training)
+        return self.layer(x) + (torch.rand(()) if self.training and len(x) > 2 else 0.0)
+
+
+class Recomputed(nn.Module):
+    """Draws its mask again on the way back."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, CLASSES)
+
+    def dropped(self, x):
+        return functional.dropout(torch.tanh(self.inner(x)), 0.5, self.training)
+
+    def forward(self, x):
+        return self.outer(checkpoint(self.dropped, x, use_reentrant=False))
+
+
 DRAWING = {
     "a generator of the model's own": {"model": Noisy("its own")},
     "numpy": {"model": Noisy("numpy")},
     "evaluation too": {"model": Noisy("evaluation")},
+    "masks that are drawn again": {"model": Recomputed()},
     "a training loop": {"work": Custom(noisy_loop, 4, steps=2)},
     "a training loop of a model with dropout": {"work": Custom(noisy_loop, 4, steps=2), "model": dropping()},
     "a loss": {"loss": mixed_up},
@@ -453,6 +482,38 @@ def test_whoever_draws_random_numbers_draws_the_same_again(case):
         assert losses == list(found[0][1:])
     assert torch.equal(states[0], torch.get_rng_state()), "the user's own generators are left alone"
     assert states[1] == random.getstate()
+
+
+@pytest.mark.parametrize("kind", ["attention with dropout", "dropout", "sometimes"])
+def test_a_generator_of_each_thread_gives_the_numbers_of_the_shared_one(kind, monkeypatch):
+    build, make, loss, _ = MODELS.get(kind) or (Sometimes, pairs, cross_entropy, ())
+    before, states, found = torch.get_num_threads(), torch.get_rng_state(), []
+    try:
+        for threads, private in ((1, False), (1, True), (3, True)):
+            torch.set_num_threads(threads)
+            monkeypatch.setattr(trial, "PRIVATE", 0 if private else 10**9)
+            run = simulate(seeded_quietly(build), make(), rules.fedbuff(0.5), TIMELINE.head(8), Gradient(4), loss=loss)
+            assert run.run.clients.draws is not private
+            list(run)
+            found.append(run.params)
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(params, found[0]) for params in found[1:])
+    assert torch.equal(states, torch.get_rng_state()), "the user's own generator is left alone"
+
+
+@pytest.mark.parametrize(
+    ("model", "ways"),
+    [
+        (Recomputed(), (False, True)),
+        (Noisy("its own"), (False, False)),
+        (Noisy("evaluation"), (False, False)),  # which draws with an operation that takes no generator
+        (dropping(), (True, False)),
+    ],
+)
+def test_a_model_keeps_the_shared_generator_where_its_own_would_not_do(model, ways, monkeypatch):
+    monkeypatch.setattr(trial, "PRIVATE", 0)
+    assert trial.ways_of_drawing(model, lambda tried: tried(torch.ones(2, FEATURES)).sum()) == ways
 
 
 class Overwriting(nn.Module):

@@ -137,7 +137,7 @@ class Clients:
     work: Work
     new_bench: Callable[[], Bench]
     draw: Draw
-    draws: bool = False  # whether the model draws random numbers
+    draws: bool = False  # whether its threads draw random numbers from generators that are the user's too
     answers: bool = True  # whether it makes a tensor of the inputs
     threads: int = 1  # that work side by side; one where the device does it
     pool: ThreadPoolExecutor | None = None
@@ -182,8 +182,8 @@ class Clients:
         room = Room(threads)
         lanes = Lanes.on(torch.device(device)) if on_cuda and name == "loop" else None
         return cls(
-            name, machine, separate, tensors, objective, work, new_bench, draw, traits.draws, traits.answers, threads,
-            pool, room, lanes=lanes, alone=alone
+            name, machine, separate, tensors, objective, work, new_bench, draw, traits.draws_from_all, traits.answers,
+            threads, pool, room, lanes=lanes, alone=alone
         )  # fmt: skip
 
     @property

@@ -23,7 +23,7 @@ from kasync.work.captured import REPEATABLE, Steps
 from kasync.work.layers import Chain
 from kasync.work.objective import Inputs, Objective, columns, parts, taken
 from kasync.work.protocol import Client, Gradient, Local, Work
-from kasync.work.trial import CHANCE, Traits, generators_of, sharing, untouched
+from kasync.work.trial import CHANCE, Private, Traits, generators_of, sharing, untouched
 
 NOBODY = 2**32 - 1  # the client that an evaluation draws for
 BUFFERS = ("average", "local", "frozen")
@@ -65,11 +65,16 @@ def flat_parameters(model: nn.Module) -> Tensor:
 
 
 class Chance:
-    """Hooks on a model that draws: call n of a visit draws from (seed, client, visit, n), whoever computes it."""
+    """Hooks on a model that draws: call n of a visit draws from (seed, client, visit, n), whoever computes it.
 
-    def __init__(self, model: nn.Module, seed: int, everywhere: bool = False) -> None:
+    The generators that it draws from belong to all threads, so that one draws at a time and leaves them as they were;
+    where `private` says so, what is drawn comes from a generator of its own instead, with the same bits.
+    """
+
+    def __init__(self, model: nn.Module, seed: int, everywhere: bool = False, private: bool = False) -> None:
         self.seed, self.client, self.visit, self.calls = seed, 0, 0, 0
-        self.generators = generators_of(model, everywhere)
+        self.private = Private(torch.Generator()) if private and not everywhere else None
+        self.generators = [] if self.private else generators_of(model, everywhere)
         self.states: list[Any] | None = None
         self.silent = False
         model.register_forward_pre_hook(self._before)
@@ -107,7 +112,11 @@ class Chance:
     def _seed(self) -> None:
         number = int(bits(self.seed, Stream.CHANCE, self.client, self.visit, self.calls)) >> 1
         self.calls += 1
-        CHANCE.acquire()
+        if self.private is not None:
+            self.private.generator.manual_seed(number)
+            self.private.__enter__()
+        else:
+            CHANCE.acquire()
         self.states = [generator.get_state() for generator in self.generators]
         for generator in self.generators:
             generator.manual_seed(number)
@@ -116,7 +125,10 @@ class Chance:
         for generator, state in zip(self.generators, self.states or (), strict=True):
             generator.set_state(state)
         self.states = None
-        CHANCE.release()
+        if self.private is not None:
+            self.private.__exit__(None, None, None)
+        else:
+            CHANCE.release()
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +195,8 @@ class Bench:
         found = dict(self.model.named_buffers())
         self.statistics = {name: found[name] for name in traits.changed}  # this bench's own tensors
         drawn = traits.draws or traits.judged
-        self.chance = Chance(self.model, seed, traits.loose or traits.judged) if drawn else None
+        everywhere, private = traits.loose or traits.judged, traits.private and self.flat.is_cpu
+        self.chance = Chance(self.model, seed, everywhere, private) if drawn else None
         self.loose, self.judged = traits.loose, traits.judged  # what draws as one call does, and nobody beside it
         self.gradient: Tensor | None = None  # [D] of a flat optimiser
         captured = self.flat.is_cuda and isinstance(work, Gradient | Local) and not self.loose

@@ -7,14 +7,15 @@ import pickle
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kasync.data.federated import FederatedTensors
 from kasync.errors import UserError
@@ -22,6 +23,7 @@ from kasync.work.objective import Inputs, Objective, copied, cross_entropy, plai
 from kasync.work.protocol import Gradient, Local, Work
 
 SMALL = 500_000  # parameters; with more, one client's kernels fill a GPU, and moving weights costs more than pictures
+PRIVATE = 500_000  # parameters, frozen ones too; with fewer, to look at every operation takes longer than to take turns
 CHANCE = threading.Lock()  # PyTorch has one generator for all threads: who draws holds this
 
 
@@ -34,6 +36,12 @@ class Traits:
     loose: bool = False  # some of them outside the model's own calls, or not by PyTorch
     judged: bool = False  # random numbers in evaluation mode too
     answers: bool = True  # whether it makes a tensor of the inputs, which accuracy and metrics read
+    private: bool = False  # whether all that it draws can come from a generator of each thread's own
+
+    @property
+    def draws_from_all(self) -> bool:
+        """Whether it draws in training from the generators that all threads share."""
+        return self.draws and (self.loose or self.judged or not self.private)
 
     @classmethod
     def of(cls, model: nn.Module, run: Callable[[nn.Module], bool]) -> Traits:
@@ -49,6 +57,57 @@ class Traits:
                 run(trial)
         changed = tuple(name for name, buffer in trial.named_buffers() if not torch.equal(before[name], buffer))
         return cls(changed, seen.inside or seen.outside, seen.outside, judged.inside or judged.outside, answers)
+
+
+class Private(TorchDispatchMode):
+    """What PyTorch draws inside comes from a generator of one's own, not from the one that all threads share."""
+
+    def __init__(self, generator: torch.Generator, turn: AbstractContextManager[Any] = CHANCE) -> None:
+        super().__init__()
+        self.generator, self.turn = generator, turn  # around what draws from the shared one all the same
+        self.drawn = 0  # operations that drew
+        self.alike = True  # whether all of them take a generator
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **kwargs)
+        self.drawn += 1
+        if any(each.name == "generator" and each.kwarg_only for each in func._schema.arguments):
+            return func(*args, **{**kwargs, "generator": kwargs.get("generator") or self.generator})
+        self.alike = False
+        with self.turn:  # seldom: a model that has drawn in another way when it was tried
+            shared = torch.default_generator
+            before = shared.get_state()
+            shared.set_state(self.generator.get_state())
+            try:
+                return func(*args, **kwargs)
+            finally:
+                self.generator.set_state(shared.get_state())
+                shared.set_state(before)
+
+
+def ways_of_drawing(model: nn.Module, forward: Callable[[nn.Module], Tensor]) -> tuple[bool, bool]:
+    """Whether a thread's own generator can stand for the shared one, and whether something is drawn on the way back.
+
+    It cannot where an operation takes no generator, where the model has one of its own, or where something is drawn on
+    the way back, as recomputed activations are. It need not where the model is small.
+    """
+    trial = sharing(model).train()
+    large = sum(parameter.numel() for parameter in trial.parameters()) >= PRIVATE
+    there, back = (Private(torch.Generator(), nullcontext()) for _ in range(2))
+    with CHANCE, untouched(trial) as generators, torch.enable_grad():
+        before = torch.get_rng_state()
+        try:
+            with there:
+                loss = forward(trial)
+            with back:
+                loss.backward()
+        except Exception:  # a compiled model for example, or one that takes no two samples
+            return False, False
+        moved = not torch.equal(before, torch.get_rng_state())
+    own = len(generators) > len(generators_of(nn.Module()))
+    return large and there.alike and not (back.drawn or moved or own), back.drawn > 0
 
 
 class Watch:
@@ -203,6 +262,13 @@ def tried(model: nn.Module, data: FederatedTensors, objective: Objective) -> Tra
             f"metrics = {sorted(objective.metrics)}: model(inputs) gives no tensor of outputs that they could read; "
             "leave them out, or let the model return a tensor or a dict with 'logits'."
         )
+    if traits.draws and not (traits.loose or traits.judged or next(model.parameters()).is_cuda):
+
+        def mean(trial: nn.Module) -> Tensor:
+            return objective.mean(trial, copied(inputs, rows), None if labels is None else labels.clone())
+
+        private, back = ways_of_drawing(model, mean)
+        return replace(traits, private=private, loose=back)
     return traits
 
 
