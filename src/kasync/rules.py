@@ -429,6 +429,7 @@ def recall(
     momentum: float = 0.5,
     reach: float = 0.12,
     memory_precision: str = "full",
+    measured: bool = False,
     *,
     optimizer: OptimizerFactory | None = None,
     schedule: Schedule | None = None,
@@ -440,14 +441,15 @@ def recall(
     a_i ~ (1 + s_i)^(-power) against its running mean. h_i is the last delivery of client i, trusted the less the
     further the model has gone since it was computed, b_i = 2^(-(r_i / half_distance)^2); m is the mean of all, each
     counted b_j times. Every layer moves equally far in all its directions, by lr' = lr or less: while a typical client
-    works the model goes no further than `reach`. Distances are those of a random walk, r_i^2 = sum of lr'^2.
+    works the model goes no further than `reach`. Distances are those of a random walk, r_i^2 = sum of lr'^2. `measured`
+    lowers all b_i by how much of b_i (h_i - m) is found in g_i - m.
     """
     return Rule(
         "recall",
         lr,
         (
             parts.KeepWithinReach(reach),
-            parts.Recall(half_distance, memory_precision),
+            parts.Recall(half_distance, memory_precision, measured),
             parts.DiscountAgainstUsual(discounts.Polynomial(power)),
         ),
         optimizer or functools.partial(optimizers.Muon, momentum=momentum),

@@ -82,9 +82,11 @@ class Recall:
         momentum: float = 0.5,
         reach: float = 0.12,
         layers: tuple[tuple[int, ...], ...] = LAYERS,
+        measured: bool = False,
     ) -> None:
         self.lr, self.clients, self.half_distance, self.power, self.reach = lr, clients, half_distance, power, reach
-        self.momentum, self.layers = momentum, layers
+        self.momentum, self.layers, self.measured = momentum, layers, measured
+        self.pairs: list[list[tuple[Tensor, Tensor]]] = []  # by step, what was expected of each arrival and what came
         self.mean: Tensor | None = None  # of the directions so far
         self.last: dict[
             int, tuple[Tensor, float]
@@ -114,6 +116,15 @@ class Recall:
         total, number = total + before * math.log(self.clients / len(self.delays[0])), number + before
         return math.exp(total / number)
 
+    def share(self) -> float:
+        """The line through zero that fits all pairs best, every later step taking four of its shares of a round."""
+        found, expected, kept = 0.0, 0.0, 1.0
+        for pairs in reversed(self.pairs):
+            found += kept * sum(float(before @ now) for before, now in pairs)
+            expected += kept * sum(float(before @ before) for before, _ in pairs)
+            kept *= max(0.0, 1.0 - 4.0 * len(pairs) / self.clients)
+        return min(1.0, max(0.0, found / expected)) if self.measured and expected > 0 else 1.0
+
     def move(self, params: Tensor, arrivals: Arrivals) -> Tensor:
         nothing, k = torch.zeros_like(params), len(arrivals.clients)
         trusted = sum(self.trust(client) for client in self.last)
@@ -122,10 +133,17 @@ class Recall:
         self.factors.append(weights)
         self.delays.append([math.log(1.0 + tau) for tau in ages(arrivals)])
         lr = min(self.lr, self.reach / math.sqrt(self.typical()))
-        direction, fresh = nothing, {}
+        expected = [
+            self.trust(int(client)) * (self.last.get(int(client), (nothing, 0.0))[0] - mean)
+            for client in arrivals.clients
+        ]
+        self.pairs.append([(before, row - mean) for before, row in zip(expected, rows(arrivals), strict=True)])
+        direction, fresh, share = nothing, {}, self.share()
         for client, row, tau, weight in zip(arrivals.clients, rows(arrivals), ages(arrivals), weights, strict=True):
             before, when = self.last.get(int(client), (nothing, -float("inf")))
-            direction = direction + weight / self.usual() / k * (row - self.trust(int(client)) * (before - mean))
+            direction = direction + weight / self.usual() / k * (
+                row - share * self.trust(int(client)) * (before - mean)
+            )
             fresh[int(client)] = (row, max(self.path - tau * lr**2, when))
         self.last |= fresh
         self.path += lr**2

@@ -114,6 +114,11 @@ CASES = {  # name: rule, its settings, the plain loop
         {"lr": 0.1, "clients": CLIENTS, "half_distance": 0.5, "power": 0.0, "reach": inf},
         remembering.Recall(0.1, CLIENTS, half_distance=0.5, power=0.0, reach=inf),
     ),
+    "recall, measured": (
+        "recall",
+        {"lr": 0.1, "clients": CLIENTS, "half_distance": 0.5, "measured": True},
+        remembering.Recall(0.1, CLIENTS, half_distance=0.5, measured=True),
+    ),
     "ringleader": ("ringleader", {"lr": 0.1, "clients": CLIENTS}, remembering.Ringleader(0.1, CLIENTS)),
     "centered_clip": ("centered_clip", {"lr": 0.1, "radius": 2.0}, remembering.CenteredClip(0.1, 2.0)),
     "centered_clip, thrice": (

@@ -89,6 +89,56 @@ def test_where_all_clients_agree_it_goes_their_way(seed, half_distance):
         server = after
 
 
+def worth(own, noise, seed=0, k=K, rounds=40):
+    """The sums of a measuring rule where each client always delivers its own row, so long, and noise of this length."""
+    rule, random = plainly(0.01, half_distance=math.inf, measured=True), generator(seed)
+    rows = torch.randn(CLIENTS, LENGTH, generator=random, dtype=torch.float64) * own
+    server, found = ServerState.initial(torch.zeros(LENGTH, dtype=torch.float64)), []
+    for number in range(rounds * CLIENTS // k):
+        arrivals = deliver(random, k)
+        gradients = rows[arrivals.clients] + noise * torch.randn(k, LENGTH, generator=random, dtype=torch.float64)
+        server, _ = rule(server, replace(arrivals, gradients=gradients))
+        if number >= rounds * CLIENTS // k // 2:
+            found.append(float(server.memory["Recall.found"]) / float(server.memory["Recall.expected"]))
+    return sum(found) / len(found)
+
+
+@pytest.mark.parametrize("k", [1, K, CLIENTS])
+def test_memories_are_measured_to_be_worth_the_share_of_a_delivery_that_is_the_clients_own(k):
+    shares = [worth(own, noise, k=k) for own, noise in ((1.0, 0.0), (1.0, 1.0), (0.0, 1.0))]
+    assert shares == [pytest.approx(1.0), pytest.approx(0.5, abs=0.12), pytest.approx(0.0, abs=0.12)]
+
+
+@few
+@given(seed=st.integers(0, 10**6), factor=st.sampled_from([1e-6, 0.5, 1e6]))
+def test_what_memories_are_worth_does_not_depend_on_how_long_gradients_are(seed, factor):
+    assert worth(factor, factor, seed, rounds=4) == pytest.approx(worth(1.0, 1.0, seed, rounds=4))
+
+
+def test_memories_that_are_always_wrong_are_not_subtracted():
+    ours, plain = plainly(0.1, math.inf, clients=2, measured=True, power=0.0), rules.kasync_sgd(0.1)
+    server = other = ServerState.initial(torch.zeros(2, dtype=torch.float64))
+    for number in range(12):  # each client's delivery is the opposite of its last one
+        turn, one = -1.0 if number % 4 > 1 else 1.0, number % 2
+        row = torch.tensor([[turn, 0.0] if one else [0.0, turn]], dtype=torch.float64)
+        arrivals = Arrivals(row, torch.zeros(1), clients=torch.tensor([one]))
+        before = server
+        server, other = ours(server, arrivals)[0], plain(other, arrivals)[0]
+        if number > 3:
+            torch.testing.assert_close(server.params - before.params, -0.1 * row[0])
+
+
+def test_a_measuring_rule_that_is_given_more_clients_keeps_what_it_has_measured():
+    rule, random = plainly(0.01, measured=True), generator(0)
+    server = ServerState.initial(torch.zeros(LENGTH, dtype=torch.float64))
+    for _ in range(3 * CLIENTS // K):
+        server, _ = rule(server, deliver(random, K))
+    more, grown = rule.grown(server, 2 * CLIENTS)
+    assert float(grown.memory["Recall.expected"]) == float(server.memory["Recall.expected"]) > 0
+    after, _ = more(grown, deliver(random, K))
+    assert bool(after.params.isfinite().all())
+
+
 @pytest.mark.parametrize("lr", [0.1, 0.7])
 def test_a_memory_counts_half_when_the_model_has_gone_the_half_distance(lr):
     rule, one = plainly(lr, half_distance=lr * math.sqrt(6), clients=2), torch.tensor([0])
