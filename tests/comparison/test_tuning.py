@@ -8,15 +8,15 @@ from planes import Plane, arrivals, plain
 import kasync
 from kasync import Tune, rules
 from kasync.comparison.contenders import changed, contenders, settings_of
-from kasync.comparison.tuning import Search
 from kasync.errors import UserError
 
 
 def searched(given, how, score):
     """The tries of one rule on a formula instead of runs."""
-    search = Search(contenders(given)[0], how)
-    while (settings := search.propose()) is not None:
-        search.tell(settings, score(**settings))
+    (search,) = how.searches([(contenders(given)[0], None)])
+    while tries := search.propose():
+        for settings in tries:
+            search.tell(settings, 100, score(**settings))
     return search
 
 

@@ -271,10 +271,10 @@ def test_the_live_page_grows_while_runs_are_made(driver, tmp_path):
         status = driver.find_element("id", "status")
         assert status.text == "0 of 6 runs finished, refreshing"
         assert browser.charts(driver).keys() == {"figure-overview"}  # what the paper prints
-        grid.make(cells[:1], tmp_path)
+        grid.make([cells[0].settings], tmp_path)
         wait_until(lambda: status.text == "1 of 6 runs finished, refreshing")
         assert browser.drawn(driver, "figure-accuracy") == 1
-        grid.make(cells, tmp_path)
+        grid.make([cell.settings for cell in cells], tmp_path)
         wait_until(lambda: status.text == "6 of 6 runs finished")
         assert browser.drawn(driver, "figure-accuracy") == 3
         assert browser.problems(driver) == []

@@ -95,9 +95,11 @@ def tune(
 
     Example: `kasync tune tuned --scale quick --budget 5`
     """
+    from kasync.comparison import tuning
+
     how = {**_which(which), **tries, **where, "overrides": _overrides(given, **changed)}
     with show.interruptible():
-        path = kasync.experiments.tune.tune(experiment, out, display=show.progress(quiet or as_json), **how)
+        path = tuning.tune(experiment, out, display=show.progress(quiet or as_json), **how)
     rows = [
         {
             "task": row.task,
@@ -169,6 +171,8 @@ def add(
 
     Example: `kasync leaderboard add examples/new_rule.py:fair --experiment fedbuff --out my-board`
     """
+    from kasync.comparison import tuning
+
     grid, recorded = kasync.experiments.grid, Store(out).experiments()
     known = {row["name"]: (row["scale"], key) for key, row in recorded.items() if row.get("baseline")}
     if not known:
@@ -188,7 +192,7 @@ def add(
             if tries:
                 how: dict[str, Any] = {"budget": tries, "further": further, "rules": rules, "jobs": jobs}
                 how |= {"tasks": [task.name for task in one.tasks], "overrides": given, "display": show.progress(quiet)}
-                chosen = Tuned.read(kasync.experiments.tune.tune(name, out / "tuning", scale=scale, **how))
+                chosen = Tuned.read(tuning.tune(name, out / "tuning", scale=scale, **how))
             every = sorted(set().union(*(seeds[key].get(task.name, set()) for task in one.tasks))) or range(one.seeds)
             planned.append((one, one.cells(list(every), ("true",), chosen, given)))
         outcome = grid.carry_out(grid.Plan(planned), out, jobs=jobs, display=show.progress(quiet))

@@ -68,6 +68,10 @@ def contenders(given: Any) -> list[Entrant]:
         raise UserError(f"rules = {given!r}: give a list of rules, or labels with rules, {{'mine': my_rule(0.1)}}.")
     if not found:
         raise UserError("rules is empty: give at least one, such as kasync.rules.wkafl(0.05).")
+    labels = [each.label for each in found]
+    twice = sorted({label for label in labels if labels.count(label) > 1})
+    if twice:
+        raise UserError(f"two rules are called {twice[0]!r}: give labels with rules, {{'one': ..., 'two': ...}}.")
     return found
 
 
