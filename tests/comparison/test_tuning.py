@@ -1,6 +1,7 @@
 """Equal tuning: the same number of tries for every rule, on held-out samples, coarse to fine."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from planes import Plane, arrivals, plain
@@ -13,10 +14,10 @@ from kasync.errors import UserError
 
 def searched(given, how, score):
     """The tries of one rule on a formula instead of runs."""
-    (search,) = how.searches([(contenders(given)[0], None)])
+    (search,) = replace(how, seeds=1).searches([(contenders(given)[0], None)])
     while tries := search.propose():
-        for settings in tries:
-            search.tell(settings, 100, score(**settings))
+        for settings, seed in tries:
+            search.tell(settings, seed, score(**settings))
     return search
 
 

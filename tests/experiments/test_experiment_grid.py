@@ -271,7 +271,8 @@ def test_a_best_rate_inside_its_grid_is_tried_nearer_to_its_neighbours(mine):
 
     def another(accuracies):
         search.scores = {(("lr", lr),): {100: accuracy} for lr, accuracy in accuracies.items()}
-        return search.propose()[0]["lr"]
+        ((settings, _), *_) = search.propose()
+        return settings["lr"]
 
     assert another({1.0: 0.1, 10.0: 0.9, 100.0: 0.2}) == pytest.approx(1000**0.5)
     assert another({1.0: 0.1, 10.0: 0.9, 20.0: 0.2}) == pytest.approx(10**0.5)

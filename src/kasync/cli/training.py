@@ -226,7 +226,7 @@ def _tuned(
     cells = comparison(chosen, {**given, "validation": wanted.held_out}, own, wanted.seeds).cells(wanted.numbers)
     contenders = zip(chosen, tuning.of_cells(cells).values(), strict=True)
     searches = wanted.searches([(replace(each, label=rule), describe) for rule, (each, describe) in contenders])
-    tuning.carry_out(searches, wanted.numbers, out, tuning.by_accuracy, **how)
+    tuning.carry_out(searches, out, tuning.by_accuracy, **how)
     best = {search.contender.label: {**own.get(search.contender.label, {}), **search.best} for search in searches}
     return best, tuning.told(searches)
 

@@ -106,7 +106,7 @@ def compare(
         how = tune if isinstance(tune, Tune) else Tune(tune)
         held = replace(task, held_out=how.held_out)
         searches = how.searches([(each, partial(held.with_settings, each)) for each in chosen])
-        carry_out(searches, how.numbers, place, by_metric(judged, found.lower_is_better), display=display, jobs=jobs)
+        carry_out(searches, place, by_metric(judged, found.lower_is_better), display=display, jobs=jobs)
         chosen, rows = [each.contender.having(**each.best) for each in searches], told(searches)
     planned = {(each.label, seed): task.run(each, seed) for seed in numbers for each in chosen}
     store, first = Store(place), planned[chosen[0].label, numbers[0]]

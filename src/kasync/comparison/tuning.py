@@ -69,56 +69,69 @@ class Tune:
         for name in self.knobs:
             if name not in known:
                 raise unknown("rule in knobs", name, [each.label for each, _ in contenders])
-        found = []
-        for each, describe in contenders:
-            knob = self.knobs.get(each.label) or self.knobs.get(each.facts.name)
-            found.append(Search(each, describe, self.spacing, self.budget, self.budget // 3, knob=knob))
-        return found
+        way = Way(self.spacing, self.budget, self.budget // 3, self.numbers)
+        return [
+            Search(each, describe, way, self.knobs.get(each.label) or self.knobs.get(each.facts.name))
+            for each, describe in contenders
+        ]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the tries of every rule are spent: on rates first, `factors` times its own, the last ones on its main knob.
+
+    Where there are `final_seeds`, the FINALISTS best settings are tried with them in the end.
+    """
+
+    spacing: float  # factor between neighbouring rates
+    tries: int
+    knob_tries: int
+    seeds: Sequence[int]
+    factors: Sequence[float] = (1.0,)
+    final_seeds: Sequence[int] = ()
 
 
 class Search:
-    """The tries of one rule: proposes the next settings and remembers their scores by seed; higher is better.
-
-    Rates come first, `factors` times its own; the last `knob_tries` of all `tries` are for its main knob.
-    """
+    """The tries of one rule: proposes the next settings and remembers their scores by seed; higher is better."""
 
     def __init__(
-        self,
-        contender: Entrant,
-        describe: Describe,
-        spacing: float,
-        tries: int,
-        knob_tries: int,
-        factors: Sequence[float] = (1.0,),
-        knob: tuple[str, Sequence[float]] | None = None,
+        self, contender: Entrant, describe: Describe, way: Way, knob: tuple[str, Sequence[float]] | None = None
     ) -> None:
-        facts = contender.facts
-        self.contender, self.describe, self.spacing, self.tries = contender, describe, spacing, tries
-        self.rate, self.most = contender.rate, facts.rate_most
+        facts, knob_tries = contender.facts, way.knob_tries
+        self.contender, self.describe, self.way, self.final_seeds = contender, describe, way, way.final_seeds
+        self.rate = contender.rate
         self.knob: str | None
         self.grid: Sequence[float]
         self.knob, self.grid = knob or (facts.knob, facts.grid)
         if self.knob is None or not contender.knows(self.knob):
             self.knob, knob_tries = None, 0
-        self.rate_tries = 0 if self.rate is None else tries - knob_tries
+        self.rate_tries = 0 if self.rate is None else way.tries - knob_tries
         known = None if self.knob is None else contender.value(self.knob)
         of_knob = {} if self.knob is None or known is None else {self.knob: known}
         self.first: list[dict[str, float]] = [of_knob]
         if self.rate is not None:
             own = contender.value(self.rate) or facts.start or FIRST_RATE
-            rates = dict.fromkeys(min(self.most, own * factor) for factor in factors)
+            rates = dict.fromkeys(min(facts.rate_most, own * factor) for factor in way.factors)
             self.first = [{self.rate: rate, **of_knob} for rate in rates]
         self.scores: dict[Place, dict[int, float]] = {}
         self.rows: list[dict[str, Any]] = []  # everything that was tried, in this order
 
-    def propose(self) -> list[dict[str, float]]:
-        """The settings to try next; none when the tries are used up, or there is nothing else to try."""
+    def propose(self) -> list[tuple[dict[str, float], int]]:
+        """The settings and seeds to try next; none when the tries are used up, or there is nothing else to try."""
+        if wanted := self._next():
+            return [(settings, seed) for settings in wanted for seed in self.way.seeds]
+        finals, self.final_seeds = self.final_seeds, ()
+        means = self.means
+        best = sorted(means, key=lambda place: -means[place])[:FINALISTS]
+        return [(dict(place), seed) for seed in finals for place in best]
+
+    def _next(self) -> list[dict[str, float]]:
         if not self.scores:
             return self.first
         rates, knobs = self._next_rates(), self._next_knobs()
         ways = (rates, knobs) if len(self.scores) < self.rate_tries else (knobs, rates)
         left = (each for way in (*ways, self._finer_knobs()) for each in way if _place(each) not in self.scores)
-        return list(islice(left, 1)) if len(self.scores) < self.tries else []
+        return list(islice(left, 1)) if len(self.scores) < self.way.tries else []
 
     def tell(self, settings: Settings, seed: int, score: float) -> None:
         self.scores.setdefault(_place(settings), {})[seed] = score if math.isfinite(score) else WORST
@@ -135,11 +148,6 @@ class Search:
         means = self.means
         return min(map(dict, means), key=lambda each: (-means[_place(each)], each.get(self.rate or "", 0.0)))
 
-    def finalists(self, count: int) -> list[dict[str, float]]:
-        """So many of the settings with the highest mean scores."""
-        means = self.means
-        return [dict(each) for each in sorted(means, key=lambda each: -means[each])[:count]]
-
     @property
     def rates(self) -> list[float]:
         """The rates tried so far, in ascending order."""
@@ -155,12 +163,12 @@ class Search:
         if self.rate is None:
             return
         best, rates = self.best, self.rates
-        here = best[self.rate]
+        here, spacing, most = best[self.rate], self.way.spacing, self.contender.facts.rate_most
         place = rates.index(here)
-        if place == len(rates) - 1 and here < self.most:
-            yield {**best, self.rate: min(self.most, here * self.spacing)}
+        if place == len(rates) - 1 and here < most:
+            yield {**best, self.rate: min(most, here * spacing)}
         if place == 0:
-            yield {**best, self.rate: here / self.spacing}
+            yield {**best, self.rate: here / spacing}
         neighbours = rates[place + 1 : place + 2] + rates[max(0, place - 1) : place]
         for other in sorted(neighbours, key=lambda other: -max(other / here, here / other)):
             yield {**best, self.rate: (here * other) ** 0.5}
@@ -184,38 +192,22 @@ class Search:
 
 
 def carry_out(
-    searches: Sequence[Search],
-    seeds: Iterable[int],
-    out: Path,
-    score: Callable[[Run], float],
-    strict: bool = False,
-    **where: Any,
+    searches: Sequence[Search], out: Path, score: Callable[[Run], float], *, strict: bool = False, **where: Any
 ) -> None:
-    """Make the runs that the searches propose, with all these seeds, until they propose nothing.
+    """Make the runs that the searches propose, and tell them what these gave, until they propose nothing.
 
     A run that failed is the worst there is, or with `strict` an error. `where` is what `grid.make` takes: engine, jobs,
     workers, address and display.
     """
-    while tries := [(each, settings, seed) for each in searches for settings in each.propose() for seed in seeds]:
-        attempt(tries, out, score, strict, **where)
-
-
-def attempt(
-    tries: Sequence[tuple[Search, Settings, int]],
-    out: Path,
-    score: Callable[[Run], float],
-    strict: bool = False,
-    **where: Any,
-) -> None:
-    """Make the runs of these tries, and tell their searches what they gave."""
-    runs = [search.describe(settings, seed) for search, settings, seed in tries]
-    failed = dict(grid.make(runs, out, **where).failed)
-    for (search, settings, seed), one in zip(tries, runs, strict=True):
-        run, why = Store(out).run(one.name), failed.get(one.name, "")
-        if why and strict:
-            raise UserError(f"{one.name}, a run of {search.contender.label!r}, failed while tuning: {why}")
-        search.tell(settings, seed, score(run) if run.finished else WORST)
-        search.rows.append({"settings": settings, "seed": seed, "run": run, "why": why})
+    while tries := [(search, *each) for search in searches for each in search.propose()]:
+        runs = [search.describe(settings, seed) for search, settings, seed in tries]
+        failed = dict(grid.make(runs, out, **where).failed)
+        for (search, settings, seed), one in zip(tries, runs, strict=True):
+            run, why = Store(out).run(one.name), failed.get(one.name, "")
+            if why and strict:
+                raise UserError(f"{one.name}, a run of {search.contender.label!r}, failed while tuning: {why}")
+            search.tell(settings, seed, score(run) if run.finished else WORST)
+            search.rows.append({"settings": settings, "seed": seed, "run": run, "why": why})
 
 
 def by_metric(metric: str, lower: bool | None) -> Callable[[Run], float]:
@@ -252,17 +244,16 @@ def told(searches: Sequence[Search]) -> list[dict[str, Any]]:
 
 
 def of_cells(cells: Iterable[Cell]) -> dict[tuple[str, str], tuple[Entrant, Describe]]:
-    """What is searched for each rule on each task: (task, label) -> the rule, and its run with other settings."""
+    """What is searched for each rule on each task: (task, label) -> the rule, and its runs with other settings."""
     found: dict[tuple[str, str], dict[int, RunSettings]] = {}
     for cell in cells:
         found.setdefault((cell.task.name, cell.rule.label), {})[cell.seed] = cell.settings
-
-    def entrant(label: str, by_seed: Mapping[int, RunSettings]) -> tuple[Entrant, Describe]:
+    contenders: dict[tuple[str, str], tuple[Entrant, Describe]] = {}
+    for place, by_seed in found.items():
         rule = next(iter(by_seed.values())).rule
         facts = facts_of(rule.kind)
-        return Entrant(label, facts.make, rule.settings, facts), partial(_with_settings, by_seed)
-
-    return {place: entrant(place[1], by_seed) for place, by_seed in found.items()}
+        contenders[place] = Entrant(place[1], facts.make, rule.settings, facts), partial(_with_settings, by_seed)
+    return contenders
 
 
 def _with_settings(by_seed: Mapping[int, RunSettings], settings: Settings, seed: int) -> RunSettings:
@@ -311,17 +302,11 @@ def tune(
     held = {"validation": HELD_OUT, **(overrides or {})}
     cells = replace(one, tasks=list(first.values())[::-1]).cells(seed_list, (staleness,), None, held)
     knob_tries = KNOB_TRIES if knob else 0
-    factors = rate_grid(budget, spacing)
-    searches = {
-        place: Search(entrant, describe, spacing, budget + further + knob_tries, knob_tries, factors)
-        for place, (entrant, describe) in of_cells(cells).items()
-    }
+    tries = budget + further + knob_tries
+    way = Way(spacing, tries, knob_tries, seed_list[:1], rate_grid(budget, spacing), seed_list[1:])
+    searches = {place: Search(*each, way) for place, each in of_cells(cells).items()}
     judge = _probability if one.metric == "perplexity" else _accuracy
-    carry_out(list(searches.values()), seed_list[:1], out, judge, strict=True, **where)
-    finals = [(each, settings) for each in searches.values() for settings in each.finalists(FINALISTS)]
-    if len(seed_list) > 1:
-        rest = [(each, settings, seed) for seed in seed_list[1:] for each, settings in finals]
-        attempt(rest, out, judge, strict=True, **where)
+    carry_out(list(searches.values()), out, judge, strict=True, **where)
     problems = {task.name: task.problem.name if task.problem else "" for task in one.tasks}
     chosen, tried = [], []
     for (task, rule), each in searches.items():
