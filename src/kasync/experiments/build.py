@@ -17,7 +17,7 @@ from kasync import components, data, discounts, faults, models, optimizers, part
 from kasync.core import Part, Rule
 from kasync.data import Dataset, FederatedData
 from kasync.errors import UserError, unknown
-from kasync.experiments.settings import NO_RULE, OURS, Choice, RunSettings, rule_name
+from kasync.experiments.settings import NO_RULE, OURS, RunSettings, facts_of
 from kasync.faults import Fault
 from kasync.faults.draws import chances
 from kasync.faults.kinds import ArrivalFault, listed
@@ -216,7 +216,7 @@ def rule_of(settings: RunSettings, own: ServerGradient | None) -> Rule:
     if "server_samples" in settings.rule.settings:
         given["server_gradient"] = own
     rule = rules.build(
-        rule_name(settings.rule.kind),
+        facts_of(settings.rule.kind).name,
         **given,
         optimizer=OPTIMIZERS[settings.optimizer],
         schedule=schedules.named(settings.schedule, settings.steps),
@@ -307,12 +307,3 @@ def faults_of(settings: RunSettings) -> tuple[Fault, ...]:
     for fault in found:
         chances(fault, settings.clients, settings.seed)
     return found
-
-
-def with_defaults(choice: Choice) -> Choice:
-    """A fault with its defaults written out."""
-    fault = faults.build(choice.kind, **choice.settings)
-    shown = {name: value for name, value in vars(fault).items() if value is not None}
-    if fault.clients is not None:
-        del shown["share"]
-    return Choice(choice.kind, {n: list(v) if isinstance(v, tuple) else v for n, v in shown.items()})

@@ -206,8 +206,7 @@ class Experiment:
         if "k" in values:  # a script that takes another number of deliveries than the others
             table["k"] = values.pop("k")
         _sized(table)
-        if "lr_per_arrival" in values:  # SASGD as most of its authors' scripts have it, not divided by k
-            values["lr"] = values.pop("lr_per_arrival") * table["k"]
+        values = _per_step(values, table["k"])
         if rule.factor != 1.0:
             values[facts_of(rule.rule).rate] *= rule.factor
         kind = "none" if self.kind == "timelines" else rule.rule
@@ -461,12 +460,8 @@ def problem(name: str) -> Problem:
     known = sorted(path.stem for path in PROBLEMS.glob("*.toml"))
     if name not in known:
         raise unknown("problem", name, known)
-    return read_problem(PROBLEMS / f"{name}.toml")
-
-
-def read_problem(path: Path) -> Problem:
-    """A problem from its file."""
-    return _problem(path.stem, files.read_toml(path), str(path))
+    path = PROBLEMS / f"{name}.toml"
+    return _problem(name, files.read_toml(path), str(path))
 
 
 def _problem(name: str, table: Mapping[str, Any], where: str) -> Problem:
@@ -498,28 +493,31 @@ FALLBACK = Problem("own", "own", {"steps": 1000}, {MAIN: {"lr": 0.05}})
 
 def problem_for(dataset: str) -> Problem:
     """The problem whose settings suit this data set, on this data set."""
-    if dataset not in SUITS:
-        return replace(FALLBACK, title=components.short(dataset), run={**FALLBACK.run, "dataset": dataset})
-    suiting = problem(SUITS[dataset])
+    suiting = problem(SUITS[dataset]) if dataset in SUITS else replace(FALLBACK, title=components.short(dataset))
     return replace(suiting, run={**SIZES, **suiting.run, "dataset": dataset})
-
-
-def rule_table(kind: str, dataset: str, run: Mapping[str, Any]) -> dict[str, Any]:
-    """[rule] for this rule on this data set."""
-    base, facts = problem_for(dataset), facts_of(kind)
-    suits = {facts.rate: facts.start} if facts.start is not None or facts.rate != "lr" else base.rules[MAIN]
-    values = {name: value for name, value in (base.rules.get(kind) or suits).items() if value is not None}
-    values.pop("k", None)  # the command line says it
-    if "lr_per_arrival" in values:
-        values["lr"] = values.pop("lr_per_arrival") * int(run.get("k", SIZES["k"]))
-    return {"kind": kind, **values}
 
 
 def settings_for(kind: str, given: Mapping[str, Any], own: Mapping[str, Any]) -> RunSettings:
     """A run of this rule: what suits the data set, then what was given."""
-    table = merged(SIZES, problem_for(str(given.get("dataset", "digits"))).run, given)
-    rule = rule_table(kind, str(table["dataset"]), table)
-    return RunSettings.of({**table, "rule": {**rule, **own}}, "the command line")
+    base = problem_for(str(given.get("dataset", "digits")))
+    table = merged(base.run, given)
+    return RunSettings.of({**table, "rule": {"kind": kind, **_suiting(base, kind, table), **own}}, "the command line")
+
+
+def _suiting(base: Problem, kind: str, run: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of this rule that suit the problem, in a run of these sizes."""
+    facts = facts_of(kind)
+    start = {facts.rate: facts.start} if facts.start is not None or facts.rate != "lr" else base.rules[MAIN]
+    suits = base.rules.get(kind) or start
+    values = {name: value for name, value in suits.items() if value is not None and name != "k"}  # k is the run's
+    return _per_step(values, int(run["k"]))
+
+
+def _per_step(values: dict[str, Any], k: int) -> dict[str, Any]:
+    """`lr_per_arrival`, SASGD's rate as most of its authors' scripts have it, times k."""
+    if "lr_per_arrival" in values:
+        values["lr"] = values.pop("lr_per_arrival") * k
+    return values
 
 
 def comparison(
@@ -532,14 +530,12 @@ def comparison(
     """
     dataset = str(given.get("dataset", "digits"))
     base = problem_for(dataset)
-    table = merged(SIZES, base.run, given)
-    contenders, filled = [], {}
+    table = merged(base.run, given)
+    contenders = []
     for rule in rules:
-        mine = own.get(rule, {})
-        filled[rule] = {name: value for name, value in rule_table(rule, dataset, table).items() if name != "kind"}
+        mine, brief = own.get(rule, {}), components.short(rule)
         words = ", ".join(f"{name} = {value}" for name, value in mine.items())
-        brief = components.short(rule)
-        shown = brief if sum(components.short(each) == brief for each in rules) == 1 else rule
+        shown = brief if [components.short(each) for each in rules].count(brief) == 1 else rule
         label, name = (f"{shown} {words}", f"{title_of(rule)} ({words})") if words else (shown, "")
         contenders.append(Contender(label, rule, name, mine))
     sizes = f"{table['clients']}/{table['k']}"
@@ -550,7 +546,7 @@ def comparison(
         f"{components.short(dataset)}-{sizes.replace('/', '-')}",
         ", ".join([f"P/K = {sizes}", *chosen]),
         base.title,
-        problem=replace(base, rules=filled),
+        problem=replace(base, rules={rule: _suiting(base, rule, table) for rule in rules}),
         run=table,
     )
     return Experiment(

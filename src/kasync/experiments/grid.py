@@ -37,13 +37,8 @@ class Plan:
 
     @property
     def settings(self) -> dict[str, dict[str, Any]]:
-        """Of every run, as tables."""
+        """Of every run, as tables; experiments share some."""
         return {cell.settings.name: cell.settings.table() for cell in self.cells}
-
-    @property
-    def runs(self) -> int:
-        """Distinct runs; experiments share some."""
-        return len({cell.settings.name for cell in self.cells})
 
 
 def plan(
