@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any
 
 import typer
@@ -301,16 +302,14 @@ def demo(
 
 def _row(line: Line, target: float) -> dict[str, Any]:
     """A rule's last accuracy and its virtual time to the target, means over seeds, and how stale its deliveries are."""
-    last = [run.summary["last_accuracy"] for run in line.finished]
-    seconds = [*reaching(target, "time").by_seed(line).values()]
-    reached = [value for value in seconds if value is not None]
-    stale = [run.summary["timeline"]["mean_staleness"] for run in line.finished]
+    summaries = [run.summary for run in line.finished]
+    seconds = reaching(target, "time").estimate(line)
     return {
         "rule": line.rule.title,
-        "seeds": len(last),
-        "last_accuracy": sum(last) / len(last),
-        f"seconds_to_{target:g}": sum(reached) / len(reached) if len(reached) == len(seconds) else None,
-        "mean_staleness": sum(stale) / len(stale),
+        "seeds": len(summaries),
+        "last_accuracy": fmean(each["last_accuracy"] for each in summaries),
+        f"seconds_to_{target:g}": seconds.mean if seconds and seconds.count == len(summaries) else None,
+        "mean_staleness": fmean(each["timeline"]["mean_staleness"] for each in summaries),
     }
 
 
