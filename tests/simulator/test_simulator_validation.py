@@ -90,7 +90,7 @@ REFUSED = {  # what is changed, and what the sentence must contain
     "an unknown staleness": ({"staleness": "published_code"}, "did you mean 'published-code'"),
     "evaluate_every of 0": ({"evaluate_every": 0}, "evaluate_every = 0"),
     "half an evaluate_every": ({"evaluate_every": 2.5}, "evaluate_every = 2.5"),
-    "a GPU that is not there": ({"device": "cuda"}, "no CUDA GPU"),
+    "a GPU that is not there": ({"device": "cuda"}, "0 CUDA GPUs"),
     "an unknown way with buffers": ({"buffers": "averaged"}, "did you mean 'average'"),
     "an unknown precision": ({"precision": "bf16"}, "precision 'bf16'"),
     "an unknown backend": ({"backend": "loops"}, "did you mean 'loop'"),

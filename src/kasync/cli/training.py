@@ -227,7 +227,9 @@ def _tuned(
     cells = comparison(chosen, {**given, "validation": wanted.held_out}, own, wanted.seeds).cells(wanted.numbers)
     contenders = zip(chosen, tuning.of_cells(cells).values(), strict=True)
     searches = wanted.searches([(replace(each, label=rule), describe) for rule, (each, describe) in contenders])
-    tuning.carry_out(searches, out, tuning.by_accuracy, **how)
+    classes = experiments.build.data_of(cells[0].settings).classes
+    judge = tuning.by_metric("accuracy", False) if classes else tuning.by_metric("test_loss", True)
+    tuning.carry_out(searches, out, judge, **how)
     best = {search.contender.label: {**own.get(search.contender.label, {}), **search.best} for search in searches}
     return best, tuning.told(searches)
 

@@ -9,8 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from kasync import checks, fingerprint
 from kasync.comparison.contenders import Entrant, contenders
 from kasync.comparison.result import Comparison
@@ -18,7 +16,6 @@ from kasync.comparison.running import Contest, plainly
 from kasync.comparison.tuning import Tune, by_metric, carry_out, told
 from kasync.errors import UserError, unknown
 from kasync.experiments import grid
-from kasync.experiments.build import Ready
 from kasync.experiments.display import fitting
 from kasync.experiments.experiment import cell_record
 from kasync.experiments.runner import Wanted
@@ -109,12 +106,19 @@ def compare(
         carry_out(searches, place, by_metric(judged, found.lower_is_better), display=display, jobs=jobs)
         chosen, rows = [each.contender.having(**each.best) for each in searches], told(searches)
     planned = {(each.label, seed): task.run(each, seed) for seed in numbers for each in chosen}
-    store, first = Store(place), planned[chosen[0].label, numbers[0]]
+    store, one = Store(place), planned[chosen[0].label, numbers[0]].ready()
     for each in chosen:
-        one = planned[each.label, numbers[0]]
-        if not store.finished(one.name):
-            one.ready().simulation()  # what cannot work is refused before any work
-    found.about = _about(name, first.ready(), chosen)
+        run = planned[each.label, numbers[0]]
+        if not store.finished(run.name):
+            run.ready().simulation()  # what cannot work is refused before any work
+    sizes = f"{one.timeline.k} of {one.timeline.population} clients at each of {one.timeline.steps} steps"
+    found.about = {
+        "name": name,
+        "title": f"{one.data.name}, {sizes}",
+        "model": type(one.model).__name__,
+        "work": repr(one.work),
+        "settings": {each.label: each.words for each in chosen},
+    }
     tables = {one.name: dict(one.table) for one in planned.values()}
     logged = loggers.tracked(display, track, name, place, tables)
     failed = dict(grid.make(planned.values(), place, jobs=jobs, display=logged).failed)
@@ -164,15 +168,3 @@ def _seeds(given: int | Iterable[int]) -> list[int]:
     if not numbers or len(set(numbers)) < len(numbers):
         raise UserError(f"seeds = {numbers}: give at least one, each once.")
     return numbers
-
-
-def _about(name: str, one: Ready, chosen: Sequence[Entrant]) -> Mapping[str, Any]:
-    """The comparison in words."""
-    data, timeline = one.data, one.timeline
-    return {
-        "name": name,
-        "title": f"{data.name}, {timeline.k} of {timeline.population} clients at each of {timeline.steps} steps",
-        "model": type(one.model).__name__ if isinstance(one.model, nn.Module) else "",
-        "work": repr(one.work),
-        "settings": {each.label: each.words for each in chosen},
-    }

@@ -53,10 +53,8 @@ class Entrant:
     @property
     def words(self) -> str:
         """Its settings as people write them."""
-        pairs = self.settings.items()
-        return ", ".join(
-            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in pairs
-        )
+        shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in self.settings.items()}
+        return ", ".join(f"{name}={value}" for name, value in shown.items())
 
 
 def contenders(given: Any) -> list[Entrant]:

@@ -206,8 +206,10 @@ def carry_out(
             run, why = Store(out).run(one.name), failed.get(one.name, "")
             if why and strict:
                 raise UserError(f"{one.name}, a run of {search.contender.label!r}, failed while tuning: {why}")
-            search.tell(settings, seed, score(run) if run.finished else WORST)
-            search.rows.append({"settings": settings, "seed": seed, "run": run, "why": why})
+            reached = score(run) if run.finished else WORST
+            search.tell(settings, seed, reached)
+            row = {"seed": seed, "settings": settings, "accuracy": reached}
+            search.rows.append(row | {"diverged": run.summary.get("diverged"), "run": run.key, "why": why})
 
 
 def by_metric(metric: str, lower: bool | None) -> Callable[[Run], float]:
@@ -218,12 +220,6 @@ def by_metric(metric: str, lower: bool | None) -> Callable[[Run], float]:
         return (-1.0 if lower else 1.0) * statistics.final(curve) if len(curve) else WORST
 
     return found
-
-
-def by_accuracy(run: Run) -> float:
-    """The same for the accuracy, or without classes for the loss."""
-    classes = run.summary.get("final_accuracy") is not None
-    return (by_metric("accuracy", False) if classes else by_metric("test_loss", True))(run)
 
 
 def told(searches: Sequence[Search]) -> list[dict[str, Any]]:
@@ -313,9 +309,7 @@ def tune(
         best = each.best
         chosen.append(Chosen(task, problems[task], rule, best, each.means[_place(best)], each.at_edge))
         for row in each.rows:
-            made = {"diverged": row["run"].summary["diverged"], "run": row["run"].key}
-            place = {"task": task, "rule": rule, "seed": row["seed"], "settings": row["settings"]}
-            tried.append(place | {"accuracy": each.scores[_place(row["settings"])][row["seed"]]} | made)
+            tried.append({"task": task, "rule": rule} | {name: row[name] for name in row if name != "why"})
     about = {"experiment": one.name, "scale": scale, "budget": budget, "spacing": spacing, "further": further}
     about |= {"knob": knob, "held_out": HELD_OUT, "seeds": list(seed_list)}
     path = files.make_folder(out / "tuned") / f"{one.name}-{scale}.toml"

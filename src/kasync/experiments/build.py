@@ -229,10 +229,8 @@ def _plain(name: str, value: Any) -> Any:
     """What TOML cannot say: discounts are objects, pairs are tuples."""
     if name == "discount":
         table = {"kind": value} if isinstance(value, str) else dict(value)
-        kind = table.pop("kind", None)
-        if kind not in DISCOUNTS:
-            raise unknown("discount", str(kind), DISCOUNTS)
-        return components.made(f"discount {kind!r}", DISCOUNTS[kind], table, {})
+        kind = str(table.pop("kind", None))
+        return components.made(f"discount {kind!r}", components.find(kind, "discount", DISCOUNTS), table, {})
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -248,7 +246,6 @@ def _part(name: str) -> type[Part]:
 
 def timeline_of(settings: RunSettings) -> Timeline:
     """The timeline of a run with its faults: made longer until enough steps are left."""
-    described.check(settings.arrivals.kind, settings.arrivals.settings)
     striking = [fault for fault in faults_of(settings) if isinstance(fault, ArrivalFault)]
     if not striking:
         return _timeline(settings, settings.steps)

@@ -161,12 +161,12 @@ class Experiment:
 
         A rule that competes at several rates stands for all of them.
         """
-        kept, contenders = self.tasks, self.rules
-        for pattern in tasks or ():
-            if not any(fnmatchcase(task.name, pattern) for task in self.tasks):
-                raise unknown(f"task of {self.name}", pattern, [task.name for task in self.tasks])
-        if tasks is not None:
-            kept = [task for task in self.tasks if any(fnmatchcase(task.name, pattern) for pattern in tasks)]
+        every, contenders = [task.name for task in self.tasks], self.rules
+        fitting = {pattern: [name for name in every if fnmatchcase(name, pattern)] for pattern in tasks or ()}
+        for pattern, found in fitting.items():
+            if not found:
+                raise unknown(f"task of {self.name}", pattern, every)
+        kept = [task for task in self.tasks if tasks is None or any(task.name in each for each in fitting.values())]
         if rules:
             known = {each.label: each for each in self.rules}
             at_rates = {rule: [each for each in self.rules if each.of == rule] for rule in rules}
@@ -361,8 +361,7 @@ def read(path: Path, scale: str = "quick") -> Experiment:
     table, where = files.read_toml(path), path.name
     if "include" in table:  # its tables come on top of those of the file that it includes
         table = {**files.read_toml(path.parent / str(table.pop("include"))), **table}
-    _only(table, KEYS, where)
-    _needs(table, ("title", "shows", "command", "rules"), str(path))
+    _only(table, KEYS, where, ("title", "shows", "command", "rules"))
     _only(table.get("seeds", {}), SCALES, f"[seeds] of {where}")
     for key, options in (("kind", KINDS), ("metric", METRICS), ("baseline", table["rules"])):
         if table.get(key, options[0]) not in options:
@@ -428,8 +427,7 @@ def _values(
 
 
 def _task(row: Mapping[str, Any], problems: Mapping[str, Problem], where: str) -> Task:
-    _only(row, TASK, where)
-    _needs(row, ("name", "problem"), f"a task in {where}")
+    _only(row, TASK, f"a task in {where}", ("name", "problem"))
     run = row.get("run", {})
     _only(run, _names(RunSettings) | SHORT, f"run of {row['name']!r} in {where}")
     own = {name: value for name, value in row.items() if name != "title"}
@@ -438,7 +436,7 @@ def _task(row: Mapping[str, Any], problems: Mapping[str, Problem], where: str) -
 
 
 def _variant(label: str, row: Mapping[str, Any], where: str) -> Contender:
-    _needs(row, ("rule",), f"[variants.{label}] of {where}")
+    _only(row, row, f"[variants.{label}] of {where}", ("rule",))
     own = {name: value for name, value in row.items() if name not in ("rule", "title", "run")}
     return Contender(label, row["rule"], row.get("title", label), own, row.get("run", {}))
 
@@ -465,19 +463,16 @@ def problem(name: str) -> Problem:
 
 
 def _problem(name: str, table: Mapping[str, Any], where: str) -> Problem:
-    _only(table, _names(Problem) - {"name"}, where)
-    _needs(table, ("title", "run", "rules"), where)
+    _only(table, _names(Problem) - {"name"}, where, ("title", "run", "rules"))
     return Problem(name, **table)
 
 
-def _only(table: Mapping[str, Any], known: Collection[str], where: str) -> None:
+def _only(table: Mapping[str, Any], known: Collection[str], where: str, needed: Sequence[str] = ()) -> None:
+    """Refuse a table with other keys than these, or without those that are needed."""
     for key in table:
         if key not in known:
             raise unknown(f"key in {where}", key, known)
-
-
-def _needs(table: Mapping[str, Any], names: Sequence[str], where: str) -> None:
-    missing = [name for name in names if name not in table]
+    missing = [name for name in needed if name not in table]
     if missing:
         raise UserError(f"{where} has no {' and '.join(missing)}: add it.")
 

@@ -125,7 +125,7 @@ def make(
         for name, value in (("workers", workers), ("address", address)):
             if value is not None:
                 raise UserError(f"{name} = {value!r} is for engine 'ray': give that too, or leave {name} out.")
-    by_name = {one.name: one for one in runs}
+    by_name = {one.name: one for one in map(described, runs)}
     one_kind({(one.device_kind, one.precision) for one in by_name.values()}, "these runs")
     files.make_folder(out / "runs")
     store, display = Store(out), display or Display()
@@ -137,8 +137,8 @@ def make(
         if engine == "ray" and workers is None:
             from kasync.experiments.ray_engine import make_all
 
-            described_by_settings = {name: one for name, one in missing.items() if isinstance(one, RunSettings)}
-            failed = make_all(described_by_settings, out, display, jobs, address)
+            by_settings = {name: one.settings for name, one in missing.items() if one.settings is not None}
+            failed = make_all(by_settings, out, display, jobs, address)
         else:
             spread = {} if workers is None else {"engine": engine, "workers": workers, "address": address}
             failed = make_local(missing, out, display, jobs, spread)
@@ -148,7 +148,7 @@ def make(
 
 
 def make_local(
-    runs: Mapping[str, RunSettings | Wanted], out: Path, display: Display, jobs: int, spread: Mapping[str, Any]
+    runs: Mapping[str, Wanted], out: Path, display: Display, jobs: int, spread: Mapping[str, Any]
 ) -> list[tuple[str, str]]:
     """On the CPU one after the other, since a run uses all cores; on a GPU `jobs` at once, stacked where alike."""
     on_gpu = any(one.device.startswith("cuda") for one in runs.values())
@@ -264,13 +264,11 @@ def _side_by_side(work: Callable[[], None], lanes: int, stop: threading.Event) -
         raise
 
 
-def stacks(runs: Mapping[str, RunSettings | Wanted], most: int) -> Iterator[dict[str, Wanted]]:
+def stacks(runs: Mapping[str, Wanted], most: int) -> Iterator[dict[str, Wanted]]:
     """The runs in stacks of at most `most`, in the order they were asked for; a run alone is a stack of one."""
-    groups: dict[str, dict[str, Wanted]] = {}
+    groups: dict[str, list[str]] = {}
     for name, one in runs.items():
-        wanted = described(one) if isinstance(one, RunSettings) else one
-        groups.setdefault(wanted.alike or name, {})[name] = wanted
-    for group in groups.values():
-        names = list(group)
+        groups.setdefault(one.alike or name, []).append(name)
+    for names in groups.values():
         for start in range(0, len(names), most):
-            yield {name: group[name] for name in names[start : start + most]}
+            yield {name: runs[name] for name in names[start : start + most]}

@@ -99,7 +99,8 @@ def run(
 
     `spread` has what kasync.simulate takes to compute clients' work on a cluster: engine, workers, address.
     """
-    one, watch, new = of(wanted), watch or Watch(), not folder.exists()
+    one = described(wanted.resolved() if isinstance(wanted, RunSettings) else wanted)
+    watch, new = watch or Watch(), not folder.exists()
     files.make_folder(folder)
     try:
         with lock.held(folder):
@@ -133,8 +134,8 @@ def run_together(
             for one, folder in wanted[len(summaries) :]:
                 files.make_folder(folder)
                 locks.enter_context(lock.held(folder))
-                _begun(of(one), folder)
-                ready_to_go = _open(of(one), folder, {}, None, {})
+                _begun(described(one), folder)
+                ready_to_go = _open(described(one), folder, {}, None, {})
                 assert isinstance(ready_to_go, Opened), "a run that trains nothing is never alike"
                 opened.append(ready_to_go)
                 memory = ready_to_go.simulation.memory
@@ -180,13 +181,11 @@ def _forget_checkpoint(folder: Path) -> None:
 # ---- from a description to a run that is ready to go on
 
 
-def of(wanted: RunSettings | Wanted) -> Wanted:
-    return described(wanted.resolved()) if isinstance(wanted, RunSettings) else wanted
-
-
-def described(settings: RunSettings) -> Wanted:
-    """A run as its resolved settings describe it."""
-    return Wanted(settings.name, settings.table(), partial(ready, settings), _alike(settings), settings)
+def described(run: RunSettings | Wanted) -> Wanted:
+    """A run as its resolved settings describe it, or as somebody described it already."""
+    if isinstance(run, Wanted):
+        return run
+    return Wanted(run.name, run.table(), partial(ready, run), _alike(run), run)
 
 
 def _alike(settings: RunSettings) -> str | None:

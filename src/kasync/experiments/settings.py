@@ -199,9 +199,6 @@ def _resolved(settings: RunSettings) -> RunSettings:
     _check_names(settings)
     for name, least in (("clients", 1), ("k", 1), ("steps", 1), ("seed", 0), ("evaluate_every", 0), ("accepted", 0)):
         checks.count(name, getattr(settings, name), least)
-    if settings.k > settings.clients:
-        sizes_given = f"k = {settings.k} is more than clients = {settings.clients}"
-        raise UserError(f"{sizes_given}: lower k or raise clients; a client delivers at most once per step.")
     sizes(settings.clients, settings.k, settings.steps)
     share = settings.validation
     if not 0 <= share < 1:
@@ -342,17 +339,10 @@ def _check_names(settings: RunSettings) -> None:
 
 
 def _check_device(settings: RunSettings) -> None:
-    import torch
+    from kasync.simulator.validation import check_device
 
-    device = settings.device
-    try:
-        kind = torch.device(device).type
-    except RuntimeError:
-        kind = ""
-    if kind not in ("cpu", "cuda"):
-        raise UserError(f"device = {device!r}: give 'cpu', or 'cuda' for a GPU.")
-    there = torch.cuda.device_count() if kind == "cuda" and torch.cuda.is_available() else 0
-    if kind == "cuda" and (torch.device(device).index or 0) >= there:
-        raise UserError(f"device = {device!r}: there are {there} CUDA GPUs here; use --device cpu.")
-    if settings.precision == "tf32" and kind != "cuda":
-        raise UserError(f"precision = 'tf32' on device {device!r}: it is for a GPU, choose device 'cuda'.")
+    if settings.device_kind not in ("cpu", "cuda"):
+        raise UserError(f"device = {settings.device!r}: give 'cpu', or 'cuda' for a GPU.")
+    check_device(settings.device)
+    if settings.precision == "tf32" and settings.device_kind != "cuda":
+        raise UserError(f"precision = 'tf32' on device {settings.device!r}: it is for a GPU, choose device 'cuda'.")
