@@ -134,8 +134,8 @@ def test_runs_and_metrics_leave_as_csv_and_parquet(packed, tmp_path):
 
 def test_a_run_made_again_is_the_same_to_the_last_bit(packed, tmp_path):
     found = list(archive.rerun(packed, 2, tmp_path / "again"))
-    assert [each.same for each in found] == [True, True]
-    assert found[0].stored == found[0].again
+    assert [each["same"] for each in found] == [True, True]
+    assert found[0]["stored"] == found[0]["again"]
     list(archive.rerun(packed, 2, tmp_path / "again"))
     made = sorted(path.name for path in (tmp_path / "again").iterdir())
     assert len(made) == 4  # what was made before does not stand for a run that is made again

@@ -113,7 +113,7 @@ def test_the_first_evaluation_at_or_above_an_accuracy_is_found(experiments):
     target = float(run.rows["accuracy"][3])
     first = next(place for place, accuracy in enumerate(run.rows["accuracy"]) if accuracy >= target)
     assert run.reached(target)["step"] == run.rows["step"][first]
-    assert run.reached(1.01) is None
+    assert run.reached(1.01) == {}
 
 
 def test_curves_of_seeds_on_one_axis_are_averaged_point_by_point(experiments):
