@@ -41,14 +41,14 @@ def markdown(results: Results, pictures: Sequence[tuple[str, str]] = ()) -> str:
 def sections(experiment: Findings) -> list[str]:
     """The tables of one experiment."""
     if experiment.about.kind == "timelines":
-        return [_measured(experiment, reading.OF_TIMELINES, "Staleness, counted from 1")]
+        return [_line_by_line(experiment, reading.OF_TIMELINES, "Staleness, counted from 1")]
     if experiment.tried:
         return [sensitivity(experiment)]
     title = "How fast, how stale, how many"
     if experiment.about.baseline:
         groups = (race(experiment, name, tasks) for name, tasks in experiment.groups().items())
-        return [*groups, _measured(experiment, reading.BEHAVIOUR, title)]
-    speed = _measured(experiment, [*reading.targets(experiment), *reading.BEHAVIOUR], title)
+        return [*groups, _line_by_line(experiment, reading.BEHAVIOUR, title)]
+    speed = _line_by_line(experiment, [*reading.targets(experiment), *reading.BEHAVIOUR], title)
     printed = any(task.paper for task in experiment.tasks)
     if len(experiment.tasks) > 1 and len(experiment.semantics) == 1 and not printed:  # rules beside each other only
         return [*matrices(experiment), speed]
@@ -179,7 +179,7 @@ def between_semantics(experiment: Findings, task: Task, rule: Contender) -> list
     return [measure.difference(lines["published-code"], lines["true"]) for measure in JUDGED]
 
 
-def _measured(experiment: Findings, measures: Sequence[Measure], title: str) -> str:
+def _line_by_line(experiment: Findings, measures: Sequence[Measure], title: str) -> str:
     if len(experiment.lines) > MEASURED:
         return f"### {title}\n\n{len(experiment.lines)} rows, in table.csv."
     rows = [
