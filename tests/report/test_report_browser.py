@@ -11,7 +11,8 @@ import small_results
 from kasync.experiments import grid
 from kasync.experiments.store import Store
 from kasync.report import write
-from kasync.report.page import server
+from kasync.report.page import sources
+from kasync.serving import server
 
 
 @pytest.fixture(scope="module")
@@ -265,7 +266,7 @@ def test_the_live_page_grows_while_runs_are_made(driver, tmp_path):
     experiment = small_results.staleness(12)
     cells = experiment.cells(range(1))
     Store(tmp_path).record(experiment.key, experiment.record(), [cell.record() for cell in cells])
-    with server(tmp_path) as served:
+    with server(*sources(tmp_path)) as served:
         threading.Thread(target=served.serve_forever, daemon=True).start()
         driver.get(f"http://127.0.0.1:{served.server_address[1]}/")
         status = driver.find_element("id", "status")
