@@ -10,11 +10,14 @@ from fnmatch import fnmatchcase
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kasync import components, files
 from kasync.errors import UserError, unknown
 from kasync.experiments.settings import ELSEWHERE, SECTIONS, RunSettings, facts_of, title_of
+
+if TYPE_CHECKING:
+    from kasync.experiments.runner import Wanted
 
 HERE = Path(__file__).parent
 PAPERS, PROBLEMS, DEMO = HERE / "papers", HERE / "problems", HERE / "demo.toml"
@@ -117,16 +120,16 @@ class Cell:
 
     def record(self) -> dict[str, Any]:
         """As cells.parquet has it."""
-        made = {"device": self.settings.device_kind, "precision": self.settings.precision}
-        return cell_record(self.task, self.rule, self.staleness, self.seed, self.settings.name) | made
+        return cell_record(self.task, self.rule, self.staleness, self.seed, self.settings)
 
 
-def cell_record(task: Task, rule: Contender, staleness: str, seed: int, key: str) -> dict[str, Any]:
-    """A row of cells.parquet: where a run stands, and the key of the run."""
-    place = {"task": task.name, "rule": rule.label, "staleness": staleness, "seed": seed, "key": key}
+def cell_record(task: Task, rule: Contender, staleness: str, seed: int, run: RunSettings | Wanted) -> dict[str, Any]:
+    """A row of cells.parquet: where a run stands, its key, and on what it is made."""
+    place = {"task": task.name, "rule": rule.label, "staleness": staleness, "seed": seed, "key": run.name}
     factors = {"of": rule.of, "factor": rule.factor} if rule.of else {}
     axes = {f"axis.{name}": value for name, value in task.axes.items()}
-    return place | {"kind": rule.rule, "group": task.group, "x": task.x} | factors | axes
+    made = {"device": run.device_kind, "precision": run.precision}
+    return place | {"kind": rule.rule, "group": task.group, "x": task.x} | factors | axes | made
 
 
 @dataclass(frozen=True)
