@@ -182,7 +182,7 @@ def test_what_cannot_work_is_refused_on_the_call_in_one_sentence(case):
         (lambda: Local(4, steps=1, lr=0.1, optimizer=torch.optim.SparseAdam), "SparseAdam cannot be used"),
         (lambda: Local(4, steps=1, lr=0.1, optimizer="adam"), "optimizer = 'adam': give a class"),
         (lambda: Local(4, steps=1, lr=0.1, optimizer=torch.optim.SGD, momentom=0.9), "momentom"),
-        (lambda: timelines.uniform(3, 4, 5), "k is 4.*only 3 clients"),
+        (lambda: timelines.uniform(3, 4, 5), "k = 4 is more than clients = 3"),
         (lambda: timelines.uniform(3, 0, 5), "k is 0"),
         (lambda: rules.build("wkaf", lr=0.1), "did you mean 'wkafl'"),
         (lambda: rules.build("wkafl", lr=0.1, sharpnes=3), "did you mean 'sharpness'"),
