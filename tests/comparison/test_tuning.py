@@ -1,6 +1,7 @@
 """Equal tuning: the same number of tries for every rule, on held-out samples, coarse to fine."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from planes import Plane, arrivals, plain
@@ -8,15 +9,15 @@ from planes import Plane, arrivals, plain
 import kasync
 from kasync import Tune, rules
 from kasync.comparison.contenders import changed, contenders, settings_of
-from kasync.comparison.tuning import Search
 from kasync.errors import UserError
 
 
 def searched(given, how, score):
     """The tries of one rule on a formula instead of runs."""
-    search = Search(contenders(given)[0], how)
-    while (settings := search.propose()) is not None:
-        search.tell(settings, score(**settings))
+    (search,) = replace(how, seeds=1).searches([(contenders(given)[0], None)])
+    while tries := search.propose():
+        for settings, seed in tries:
+            search.tell(settings, seed, score(**settings))
     return search
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kasync import report
-from kasync.report import checking, leaderboard
+from kasync.report import checking, tables
 from kasync.statistics import estimate, paired
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ def test_a_number_that_is_changed_is_found(known):
 
 def test_the_leaderboard_is_what_its_store_gives():
     written = (ROOT / "docs" / "leaderboard.md").read_text()
-    assert written == leaderboard.page(report.read(ROOT / "results" / "tables"), "results/tables")
+    assert written == tables.leaderboard(report.read(ROOT / "results" / "tables"), "results/tables")
 
 
 def test_the_page_of_faults_has_the_numbers_of_its_table():

@@ -82,8 +82,8 @@ def test_everything_of_a_run_may_be_ones_own(mine):
     assert made.model.out.out_features == 2
     assert made.rule.name == "fair of 6"
     assert (made.work.batch_size, made.work.steps) == (8, 2)
-    assert made.loss.__name__ == "smoothed"
-    assert list(made.metrics) == ["recall"]
+    assert made.options["loss"].__name__ == "smoothed"
+    assert list(made.options["metrics"]) == ["recall"]
     assert settings.own.keys() == {"dataset", "model", "rule", "work", "loss", "metric mine_by_name.py:recall"}
     assert RunSettings.of(settings.table()).resolved() == settings
     assert "/" not in settings.name

@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from kasync.comparison import Tune, tuning
 from kasync.errors import UserError
 from kasync.experiments import experiment as catalogue
-from kasync.experiments import grid, tune
+from kasync.experiments import grid
 from kasync.experiments.display import Display, Lines
 from kasync.experiments.experiment import Tuned
 from kasync.experiments.runner import described
@@ -176,7 +177,7 @@ def test_a_grid_on_ray_equals_the_local_one_cell_by_cell(mine, tmp_path):
 
 def test_tuning_gives_every_rule_the_same_tries_and_the_best_is_used(mine, tmp_path):
     display = Counting()
-    path = tune.tune(mine, tmp_path, budget=3, display=display)
+    path = tuning.tune(mine, tmp_path, budget=3, display=display)
     assert len(display.made) == 3 * 3
     chosen = Tuned.read(path).chosen
     assert {row.rule for row in chosen} == {"wkafl", "gsgm", "fresh"}
@@ -190,9 +191,9 @@ def test_tuning_gives_every_rule_the_same_tries_and_the_best_is_used(mine, tmp_p
 
 
 def test_tuning_again_runs_nothing_again(mine, tmp_path):
-    first = tune.tune(mine, tmp_path, budget=2, rules=["fresh"]).read_text()
+    first = tuning.tune(mine, tmp_path, budget=2, rules=["fresh"]).read_text()
     display = Counting()
-    assert tune.tune(mine, tmp_path, budget=2, rules=["fresh"], display=display).read_text() == first
+    assert tuning.tune(mine, tmp_path, budget=2, rules=["fresh"], display=display).read_text() == first
     assert display.made == []
 
 
@@ -210,10 +211,10 @@ def test_only_some_tasks_are_run_and_recorded_and_later_ones_join_them(two, tmp_
 
 def test_tuning_one_task_after_the_other_gives_one_file(two, tmp_path):
     for tasks in (["tiny"], ["small"], ["tiny"]):
-        path = tune.tune(two, tmp_path, budget=2, rules=["fresh"], tasks=tasks)
+        path = tuning.tune(two, tmp_path, budget=2, rules=["fresh"], tasks=tasks)
     assert sorted(row.task for row in Tuned.read(path).chosen) == ["small", "tiny"]
     assert len(_tried(path)) == 2 * 2
-    other = tune.tune(two, tmp_path, budget=1, rules=["fresh"], tasks=["tiny"])  # another search: nothing stays
+    other = tuning.tune(two, tmp_path, budget=1, rules=["fresh"], tasks=["tiny"])  # another search: nothing stays
     assert [row.task for row in Tuned.read(other).chosen] == ["tiny"]
 
 
@@ -222,32 +223,32 @@ def test_a_best_rate_at_the_end_of_its_grid_is_followed_as_far_as_asked(mine, tm
         return sorted({row["settings"]["lr"] for row in _tried(path)})
 
     small = {"overrides": {"steps": 10}, "rules": ["fresh"]}  # ten steps: the larger the rate the better
-    short = tune.tune(mine, tmp_path, budget=2, **small)
+    short = tuning.tune(mine, tmp_path, budget=2, **small)
     assert Tuned.read(short).chosen[0].at_edge
     grid = rates(short)
     assert Tuned.read(short).chosen[0].settings["lr"] == grid[-1]
-    further = tune.tune(mine, tmp_path, budget=2, further=1, **small)
-    assert rates(further) == pytest.approx([*grid, grid[-1] * tune.STEP])
+    further = tuning.tune(mine, tmp_path, budget=2, further=1, **small)
+    assert rates(further) == pytest.approx([*grid, grid[-1] * tuning.STEP])
     with pytest.raises(UserError, match="further = -1"):
-        tune.tune(mine, tmp_path, further=-1)
+        tuning.tune(mine, tmp_path, further=-1)
 
 
 def test_neighbouring_rates_are_as_far_apart_as_asked(mine, tmp_path):
-    path = tune.tune(mine, tmp_path, budget=3, spacing=2.0, rules=["fresh"], overrides={"steps": 10})
+    path = tuning.tune(mine, tmp_path, budget=3, spacing=2.0, rules=["fresh"], overrides={"steps": 10})
     low, middle, high = sorted({row["settings"]["lr"] for row in _tried(path)})
     assert (middle / low, high / middle) == pytest.approx((2.0, 2.0))
     for wrong in (1.0, 0.5, 1e9):
         with pytest.raises(UserError, match=f"spacing = {wrong}"):
-            tune.tune(mine, tmp_path, spacing=wrong)
+            tuning.tune(mine, tmp_path, spacing=wrong)
 
 
 def test_the_main_knob_is_tried_at_the_best_rate(mine, tmp_path):
-    path = tune.tune(mine, tmp_path, budget=1, rules=["gsgm"], knob=True)
+    path = tuning.tune(mine, tmp_path, budget=1, rules=["gsgm"], knob=True)
     assert sorted({row["settings"]["momentum"] for row in _tried(path)}) == [0.0, 0.1, 0.5, 0.9]
 
 
 def test_every_rule_gets_the_same_number_of_tries_with_a_knob_or_without_and_the_best_meet_all_seeds(mine, tmp_path):
-    path = tune.tune(mine, tmp_path, budget=3, further=2, knob=True, seeds=3, overrides={"steps": 10})
+    path = tuning.tune(mine, tmp_path, budget=3, further=2, knob=True, seeds=3, overrides={"steps": 10})
     by_rule = {}
     for row in _tried(path):
         by_rule.setdefault(row["rule"], []).append((tuple(row["settings"].items()), row["seed"]))
@@ -265,15 +266,13 @@ def test_every_rule_gets_the_same_number_of_tries_with_a_knob_or_without_and_the
 
 
 def test_a_best_rate_inside_its_grid_is_tried_nearer_to_its_neighbours(mine):
-    (cell, *_) = [each for each in catalogue.load(mine).cells() if each.rule.label == "fresh"]
+    (search, *_) = Tune(9, spacing=10.0).searches(list(tuning.of_cells(catalogue.load(mine).cells()).values())[2:])
+    assert search.contender.label == "fresh"
 
     def another(accuracies):
-        search = tune.Tried(cell, 10.0)
-        search.tried = [
-            {"task": "tiny", "rule": "fresh", "seed": 100, "settings": {"lr": lr}, "accuracy": accuracy}
-            for lr, accuracy in accuracies.items()
-        ]
-        return search.another()["lr"]
+        search.scores = {(("lr", lr),): {100: accuracy} for lr, accuracy in accuracies.items()}
+        ((settings, _), *_) = search.propose()
+        return settings["lr"]
 
     assert another({1.0: 0.1, 10.0: 0.9, 100.0: 0.2}) == pytest.approx(1000**0.5)
     assert another({1.0: 0.1, 10.0: 0.9, 20.0: 0.2}) == pytest.approx(10**0.5)
@@ -282,19 +281,19 @@ def test_a_best_rate_inside_its_grid_is_tried_nearer_to_its_neighbours(mine):
 
 
 def test_tuning_never_sees_the_test_set_nor_the_experiments_seeds(mine):
-    base = catalogue.load(mine).cells(range(tune.FIRST_SEED, tune.FIRST_SEED + 1), overrides={"validation": 0.1})
+    base = catalogue.load(mine).cells(range(tuning.FIRST_SEED, tuning.FIRST_SEED + 1), overrides={"validation": 0.1})
     used = {cell.seed for cell in catalogue.load(mine).cells()}
     assert {cell.seed for cell in base}.isdisjoint(used)
 
 
 def test_the_grid_of_rates_is_even_on_a_logarithmic_scale():
-    rates = np.array(tune.rate_grid(5))
+    rates = np.array(tuning.rate_grid(5))
     assert rates[2] == 1
     assert np.ptp(np.diff(np.log(rates))) == pytest.approx(0, abs=1e-12)
 
 
 def test_a_rule_that_was_not_tuned_is_named(mine, tmp_path):
-    path = tune.tune(mine, tmp_path, budget=1, rules=["fresh"])
+    path = tuning.tune(mine, tmp_path, budget=1, rules=["fresh"])
     with pytest.raises(UserError, match="nothing for the rule 'wkafl'"):
         grid.plan([mine], tuned=str(path))
 
@@ -323,7 +322,7 @@ def test_a_grid_of_several_precisions_or_kinds_of_device_is_refused(mine, tmp_pa
     cells = cells_of(mine)
     other = cells_of(mine, **change)
     with pytest.raises(UserError, match="these runs would mix"):
-        grid.make([*cells[:3], *other[3:]], tmp_path)
+        grid.make([cell.settings for cell in [*cells[:3], *other[3:]]], tmp_path)
     one, store = catalogue.load(mine), Store(tmp_path)
     store.record(one.key, one.record(), [cell.record() for cell in cells[:3]])
     before = (tmp_path / "cells.parquet").read_bytes()
@@ -341,6 +340,6 @@ def test_runs_that_round_share_a_gpu_with_no_other_thread(mine, tmp_path, monkey
     made, threads = [], []
     monkeypatch.setattr(grid, "_make_stack", lambda stack, out, display, stop, spread: made.extend(stack))
     monkeypatch.setattr(grid, "_side_by_side", lambda work, jobs, stop: (threads.append(jobs), work()))
-    assert grid.make_local(runs, tmp_path, Display(), 8) == []
+    assert grid.make_local(runs, tmp_path, Display(), 8, {}) == []
     assert sorted(made) == sorted(runs)
     assert threads == ([lanes] if lanes > 1 else [])

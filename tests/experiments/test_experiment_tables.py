@@ -14,7 +14,8 @@ from kasync.experiments import experiment as catalogue
 from kasync.experiments import grid
 from kasync.experiments.build import data_of, model_of, timeline_of, work_of
 from kasync.experiments.experiment import Tuned
-from kasync.report import leaderboard, read, tables
+from kasync.report import read, tables
+from kasync.report.results import judged
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "new_rule.py"
 TABLES = ("fedbuff", "fadas", "ca2fl", "ace", "leaf", "diloco", "asynchrony")
@@ -156,13 +157,13 @@ def test_a_perplexity_is_met_where_the_loss_is_small_enough(board):
     middle = float(np.sort(losses)[len(losses) // 2])
     first = run.reached(math.exp(middle) + 1e-9, "perplexity")
     assert first["step"] == run.rows["step"][np.flatnonzero(losses <= middle)[0]]
-    assert run.reached(math.exp(losses.min()) - 1e-3, "perplexity") is None
+    assert run.reached(math.exp(losses.min()) - 1e-3, "perplexity") == {}
 
 
 def test_the_leaderboard_orders_rules_and_names_their_ties(board):
-    page = leaderboard.page(read(board), "results")
+    page = tables.leaderboard(read(board), "results")
     (found,) = read(board).experiments
-    by_mean = sorted(found.lines, key=lambda line: -tables.judged(found).estimate(line).mean)
+    by_mean = sorted(found.lines, key=lambda line: -judged(found).estimate(line).mean)
     places = [page.index(f"| {place} | {line.rule.title} |") for place, line in enumerate(by_mean, 1)]
     assert places == sorted(places)
     tied = "| 2 |" in page[places[0] :].split("\n", 1)[0]
@@ -194,7 +195,7 @@ def test_a_rule_of_ones_own_is_tuned_and_takes_its_place_on_the_leaderboard(boar
     assert [row.settings for row in tried] == [{"lr": added.runs[0].settings["rule"]["lr"]}]
     arrivals = {str(line.runs[0].settings["arrivals"]) for line in found.lines if line.rule.label != "sync"}
     assert len(arrivals) == 1
-    assert page.read_text() == leaderboard.page(read(out), str(out))
+    assert page.read_text() == tables.leaderboard(read(out), str(out))
     assert "| fair |" in page.read_text()
 
 

@@ -44,7 +44,7 @@ def test_several_faults_are_completed_written_and_read_the_same(tmp_path):
     settings = replace(SMALL, faults=WRONG).resolved()
     (tmp_path / "run.toml").write_text(files.toml_text(settings.table()))
     assert RunSettings.read(tmp_path / "run.toml").resolved() == settings
-    assert ready(settings).faults == (faults.SendNaN(clients=(1, 2), chance=(0.5, 1.0)),)
+    assert ready(settings).options["faults"] == (faults.SendNaN(clients=(1, 2), chance=(0.5, 1.0)),)
 
 
 @pytest.mark.parametrize("kind", ["leave", "return", "stall", "twice"])

@@ -8,7 +8,7 @@ from typing import Any
 
 from mutations import ODD, spoilt_bytes, spoilt_fields
 
-from kasync import files, simulate, timelines
+from kasync import files, timelines
 from kasync.experiments.build import ready
 from kasync.experiments.settings import RunSettings
 from kasync.timelines import durations
@@ -64,18 +64,7 @@ class Settings:
         if max(*sizes, settings.work.settings.get("batch_size", 1)) > TINY or settings.data or settings.root:
             return
         parts = ready(settings)
-        for _ in simulate(
-            parts.model,
-            parts.data,
-            parts.rule,
-            parts.timeline,
-            parts.work,
-            seed=settings.seed,
-            hold=settings.hold,
-            staleness=settings.staleness,
-            evaluate_every=settings.evaluate_every,
-            faults=parts.faults,
-        ):
+        for _ in parts.simulation():
             pass
 
 

@@ -18,8 +18,9 @@ from small_worlds import CLASSES, CLIENTS, FEATURES, make_rule, mlp, vectors
 from torch import nn
 
 from kasync import Gradient, Local, rules, simulate, timelines
+from kasync.comparison import tuning
 from kasync.data.federated import from_arrays
-from kasync.experiments import grid, runner, tune
+from kasync.experiments import grid, runner
 from kasync.live.flower import KAsync
 from kasync.live.journal import read_state
 
@@ -126,7 +127,7 @@ class Tuning(Grid):
     """`kasync tune` of two rules with three rates each."""
 
     def work(self, settings: str, folder: Path) -> None:
-        tune.tune(settings, folder, budget=3, rules=["wkafl", "fresh"])
+        tuning.tune(settings, folder, budget=3, rules=["wkafl", "fresh"])
 
     def story(self, folder: Path) -> Any:
         return super().story(folder), (folder / "tuned" / "mine-quick.toml").read_text()

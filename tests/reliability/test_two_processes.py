@@ -98,7 +98,6 @@ def test_a_killed_holder_holds_nothing_and_leaves_nothing(settings, tmp_path):
 def test_what_a_life_left_that_was_killed_just_before_its_end_is_cleared_away(tmp_path):
     """Found by killing grids: the summary was there, so nobody looked into the folder again."""
     from kasync.experiments import grid
-    from kasync.experiments.experiment import Cell, Contender, Task
 
     settings = SETTINGS.resolved()
     folder = tmp_path / "runs" / settings.name
@@ -106,7 +105,7 @@ def test_what_a_life_left_that_was_killed_just_before_its_end_is_cleared_away(tm
     left = [lock.NAME, ".summary.json.1.2.part", "checkpoint.safetensors", "checkpoint.safetensors.999999999.tmp"]
     for name in left:
         (folder / name).write_text("left")
-    grid.make([Cell(Task("task", "task"), Contender("wkafl", "wkafl"), "true", 0, settings)], tmp_path)
+    grid.make([settings], tmp_path)
     assert not any((folder / name).exists() for name in left)
 
 

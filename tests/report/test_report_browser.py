@@ -11,7 +11,8 @@ import small_results
 from kasync.experiments import grid
 from kasync.experiments.store import Store
 from kasync.report import write
-from kasync.report.page import server
+from kasync.report.page import sources
+from kasync.serving import server
 
 
 @pytest.fixture(scope="module")
@@ -265,16 +266,16 @@ def test_the_live_page_grows_while_runs_are_made(driver, tmp_path):
     experiment = small_results.staleness(12)
     cells = experiment.cells(range(1))
     Store(tmp_path).record(experiment.key, experiment.record(), [cell.record() for cell in cells])
-    with server(tmp_path) as served:
+    with server(*sources(tmp_path)) as served:
         threading.Thread(target=served.serve_forever, daemon=True).start()
         driver.get(f"http://127.0.0.1:{served.server_address[1]}/")
         status = driver.find_element("id", "status")
         assert status.text == "0 of 6 runs finished, refreshing"
         assert browser.charts(driver).keys() == {"figure-overview"}  # what the paper prints
-        grid.make(cells[:1], tmp_path)
+        grid.make([cells[0].settings], tmp_path)
         wait_until(lambda: status.text == "1 of 6 runs finished, refreshing")
         assert browser.drawn(driver, "figure-accuracy") == 1
-        grid.make(cells, tmp_path)
+        grid.make([cell.settings for cell in cells], tmp_path)
         wait_until(lambda: status.text == "6 of 6 runs finished")
         assert browser.drawn(driver, "figure-accuracy") == 3
         assert browser.problems(driver) == []

@@ -7,12 +7,13 @@ import threading
 import pytest
 
 from kasync.errors import UserError
-from kasync.report.page import serve, server
+from kasync.report.page import serve, sources
+from kasync.serving import server
 
 
 @pytest.fixture(scope="module")
 def port(small):
-    with server(small) as made:
+    with server(*sources(small)) as made:
         threading.Thread(target=made.serve_forever, daemon=True).start()
         yield made.server_address[1]
         made.shutdown()
@@ -56,7 +57,7 @@ def test_a_name_of_another_site_that_points_here_is_refused(port, host):
 
 
 def test_only_this_machine_is_listened_to(small):
-    with server(small) as made:
+    with server(*sources(small)) as made:
         assert made.server_address[0] == "127.0.0.1"
 
 

@@ -10,7 +10,7 @@ from kasync.timelines import Dropouts, Intervals, Repeating, clock, durations, o
 ONE = durations.constant(1.0)
 
 MISTAKES = {
-    "k is 11 but there are only 10 clients": lambda: uniform(10, 11, 5),
+    "k = 11 is more than clients = 10": lambda: uniform(10, 11, 5),
     "k is 0": lambda: uniform(10, 0, 5),
     "steps is 0": lambda: once_per_round(10, 2, 0),
     "clients is 2.5": lambda: uniform(2.5, 1, 1),

@@ -12,7 +12,7 @@ import typer
 
 from kasync import experiments
 from kasync.errors import UserError
-from kasync.experiments.settings import SECTIONS, RunSettings, help_of
+from kasync.experiments.settings import SECTIONS, RunSettings
 from kasync.timelines.settings import split, value_of
 
 
@@ -130,10 +130,11 @@ def _flag(name: str) -> Any:
     """The option of a setting, with the words and the type that it has in kasync.experiments.settings."""
     if name in BESIDE:
         return BESIDE[name]
-    kind = get_type_hints(RunSettings)[name]
+    hint = get_type_hints(RunSettings, include_extras=True)[name]
+    kind, (words,) = hint.__origin__, hint.__metadata__
     several = getattr(kind, "__origin__", None) is tuple
     kind = list[str] if several else kind if kind in (int, float) else str
-    words = f"{help_of(name)[:-1]}; repeatable." if several else help_of(name)
+    words = f"{words[:-1]}; repeatable." if several else words
     return Annotated[kind | None, typer.Option(*NAMED.get(name, ()), help=words, show_default=False)]
 
 

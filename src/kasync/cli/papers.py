@@ -16,7 +16,7 @@ from kasync.errors import UserError, unknown
 from kasync.experiments import experiment as catalogue
 from kasync.experiments.experiment import Tuned
 from kasync.experiments.store import Store
-from kasync.report import leaderboard
+from kasync.report.tables import leaderboard
 
 Uploads = Annotated[int | None, typer.Option(help="Client uploads instead of each task's own number, in any k.")]
 WHICH: Flags = {
@@ -63,12 +63,11 @@ def reproduce(
     """
     if ls:
         every = [catalogue.load(name) for name in catalogue.names()]
-        columns = ("figures", "title", "shows")
-        rows = [{"name": one.name} | {name: getattr(one, name) for name in columns} for one in every]
-        show.rows([{**row, "figures": ", ".join(row["figures"])} for row in rows], as_json)
+        words = [(one.name, ", ".join(one.figures), one.title, one.shows) for one in every]
+        show.rows([dict(zip(("name", "figures", "title", "shows"), row, strict=True)) for row in words], as_json)
         return
-    grid, how = kasync.experiments.grid, {**_which(which), "overrides": _overrides(given, **changed)}
-    planned = grid.plan(experiments or (), staleness=staleness, tuned=tuned, **how)
+    grid = kasync.experiments.grid
+    planned = grid.plan(experiments or (), staleness=staleness, tuned=tuned, **_how(which, given, **changed))
     display = show.progress(quiet or as_json, None, track, "reproduce", out, planned.settings)
     with show.interruptible():
         outcome = grid.carry_out(planned, out, display=display, **where)
@@ -95,19 +94,16 @@ def tune(
 
     Example: `kasync tune tuned --scale quick --budget 5`
     """
-    how = {**_which(which), **tries, **where, "overrides": _overrides(given, **changed)}
+    from kasync.comparison import tuning
+
+    how = {**_how(which, given, **changed), **tries, **where, "display": show.progress(quiet or as_json)}
     with show.interruptible():
-        path = kasync.experiments.tune.tune(experiment, out, display=show.progress(quiet or as_json), **how)
-    rows = [
-        {
-            "task": row.task,
-            "rule": row.rule,
-            "settings": " ".join(f"{name}={value:.4g}" for name, value in row.settings.items()),
-            "held_out_accuracy": row.accuracy,
-            "at_edge": row.at_edge,
-        }
-        for row in Tuned.read(path).chosen
-    ]
+        path = tuning.tune(experiment, out, **how)
+    rows: list[dict[str, Any]] = []
+    for row in Tuned.read(path).chosen:
+        settings = " ".join(f"{name}={value:.4g}" for name, value in row.settings.items())
+        told = {"task": row.task, "rule": row.rule, "settings": settings}
+        rows.append(told | {"held_out_accuracy": row.accuracy, "at_edge": row.at_edge})
     if as_json:
         show.value({"file": str(path), "chosen": rows})
         return
@@ -115,15 +111,12 @@ def tune(
     show.note(f"Use them: kasync reproduce {experiment} --scale {which['scale']} --tuned {path} --out {out}")
 
 
-def _which(which: dict[str, Any]) -> dict[str, Any]:
-    return {**which, "rules": names(which["rules"]), "tasks": names(which["tasks"])}
-
-
-def _overrides(given: dict[str, Any], tf32: bool, uploads: int | None) -> dict[str, Any]:
+def _how(which: dict[str, Any], given: dict[str, Any], tf32: bool, uploads: int | None) -> dict[str, Any]:
+    """Which runs of an experiment, and what is different in them."""
     if "steps" in given and uploads is not None:
         raise UserError(f"steps = {given['steps']} and uploads = {uploads} both say how long: give one of them.")
-    more = {"uploads": uploads, "precision": "tf32" if tf32 else None}
-    return given | {name: value for name, value in more.items() if value is not None}
+    given = given | ({"precision": "tf32"} if tf32 else {}) | ({} if uploads is None else {"uploads": uploads})
+    return {**which, "rules": names(which["rules"]), "tasks": names(which["tasks"]), "overrides": given}
 
 
 # ---- the leaderboard
@@ -140,12 +133,12 @@ def show_board(
 
     Example: `kasync leaderboard show results/tables --page docs/leaderboard.md`
     """
-    text = leaderboard.page(report.read(folder), str(folder))
+    text = leaderboard(report.read(folder), str(folder))
     if page is None:
         print(text, end="")
-        return
-    files.write(page, text)
-    show.note(f"written: {page}")
+    else:
+        files.write(page, text)
+        show.note(f"written: {page}")
 
 
 @board.command("add")
@@ -169,13 +162,12 @@ def add(
 
     Example: `kasync leaderboard add examples/new_rule.py:fair --experiment fedbuff --out my-board`
     """
-    grid, recorded = kasync.experiments.grid, Store(out).experiments()
-    known = {row["name"]: (row["scale"], key) for key, row in recorded.items() if row.get("baseline")}
+    from kasync.comparison import tuning
+
+    grid, store = kasync.experiments.grid, Store(out)
+    known = {row["name"]: (row["scale"], key) for key, row in store.experiments().items() if row.get("baseline")}
     if not known:
         raise UserError(f"{out} has no leaderboard: make one, kasync reproduce fedbuff --out {out}, or name another.")
-    seeds: dict[str, dict[str, set[int]]] = {}  # experiment -> task -> those it was run with
-    for cell in Store(out).cells():
-        seeds.setdefault(cell["experiment"], {}).setdefault(cell["task"], set()).add(cell["seed"])
     planned = []
     with show.interruptible():
         for name in experiments or list(known):
@@ -183,16 +175,18 @@ def add(
             if short not in known:
                 raise unknown(f"experiment in {out}", short, known)
             scale, key = known[short]
-            kept = [task["name"] for task in recorded[key]["tasks"] if task["name"] in seeds[key]]
+            cells = [cell for cell in store.cells() if cell["experiment"] == key]
+            kept = list(dict.fromkeys(cell["task"] for cell in cells))
             one, chosen = catalogue.load(name, scale).only(names(tasks) or kept, rules), None
+            wanted = [task.name for task in one.tasks]
             if tries:
                 how: dict[str, Any] = {"budget": tries, "further": further, "rules": rules, "jobs": jobs}
-                how |= {"tasks": [task.name for task in one.tasks], "overrides": given, "display": show.progress(quiet)}
-                chosen = Tuned.read(kasync.experiments.tune.tune(name, out / "tuning", scale=scale, **how))
-            every = sorted(set().union(*(seeds[key].get(task.name, set()) for task in one.tasks))) or range(one.seeds)
-            planned.append((one, one.cells(list(every), ("true",), chosen, given)))
+                how |= {"tasks": wanted, "overrides": given, "display": show.progress(quiet)}
+                chosen = Tuned.read(tuning.tune(name, out / "tuning", scale=scale, **how))
+            seeds = {cell["seed"] for cell in cells if cell["task"] in wanted} or range(one.seeds)
+            planned.append((one, one.cells(sorted(seeds), ("true",), chosen, given)))
         outcome = grid.carry_out(grid.Plan(planned), out, jobs=jobs, display=show.progress(quiet))
     path = page or out / "leaderboard.md"
-    files.write(path, leaderboard.page(report.read(out), str(out)))
+    files.write(path, leaderboard(report.read(out), str(out)))
     print(f"results\t{out}\npage\t{path}")
     show.failures(dict(outcome.failed))

@@ -31,16 +31,16 @@ CONSTANTS: Flags = {  # of Theorem 1
     "batch_size": (Annotated[int, typer.Option(help="m.")], 8),
     "momentum": (Annotated[float, typer.Option(help="alpha.")], 0.0),
 }
-COLUMNS = {  # of a row of the plan -> in the table
-    "seconds_per_step": "seconds_per_step",
-    "gradients_per_second": "gradients_per_second",
+COLUMNS = (  # of a row of the plan
+    *("k", "seconds_per_step", "gradients_per_second", "mean_staleness", "max_staleness", "idle_share"),
+    *("sync_idle_share", "idle_saved", "sync_seconds_per_step"),
+    *("fairness", "fewest_deliveries", "median_deliveries", "most_deliveries"),
+)
+NAMED = {  # where the table has another name
     "mean_staleness": "staleness",
-    "max_staleness": "max_staleness",
     "idle_share": "waiting",
     "sync_idle_share": "waiting_synchronous",
-    "idle_saved": "idle_saved",
     "sync_seconds_per_step": "synchronous_seconds_per_step",
-    **{name: name for name in ("fairness", "fewest_deliveries", "median_deliveries", "most_deliveries")},
 }
 NARROW = (  # on a terminal; a pipe and JSON get all
     *("k", "seconds_per_step", "staleness", "staleness_99%", "idle_saved", "fairness", "bound", "mostly"),
@@ -82,7 +82,7 @@ def plan(
     Example: `kasync plan --durations log_normal:spread=0.5 --speeds log_normal -k 2,10,50 --pilot --target 0.8`
     """
     from kasync import theory
-    from kasync.theory.pictures import check_place, draw_plan, save
+    from kasync.theory.pictures import check_place, draw_plan
 
     build, silent = experiments.build, quiet or as_json
     if picture is not None:
@@ -131,11 +131,17 @@ def plan(
     if picture is not None:
         figure, axes = panels(1, 3, width=4.0, height=3.3)
         draw_plan(axes[0], rows, raced, chosen, target)
-        legend(figure, axes)
-        save(figure, picture)
-        show.note(f"drawn into {picture}", silent)
+        _keep(figure, axes, picture, silent)
     if chosen is None:
         show.note("With --pilot, or --constants of your problem, one k is recommended.", silent)
+
+
+def _keep(figure: Any, axes: Any, picture: Path, silent: bool) -> None:
+    from kasync.theory.pictures import save
+
+    legend(figure, axes)
+    save(figure, picture)
+    show.note(f"drawn into {picture}", silent)
 
 
 def _constants(text: str | None) -> Any:
@@ -159,25 +165,23 @@ def _fleet(
 ) -> tuple[dict[str, Any], int]:
     """The settings under [arrivals], and how many clients the source speaks of."""
     table = dict(arrivals or {})
-    durations_given = table.get("durations")
-    traced: dict[str, Any] = durations_given if isinstance(durations_given, dict) else {}
+    traced = table["durations"] if isinstance(table.get("durations"), dict) else {}
     trace = "--trace" if "folder" in table or traced.get("kind") == "trace" else None
     named = {"--durations": durations, trace or "--arrivals": arrivals, "--timeline": timeline, "--speeds": speeds}
     sources = [name for name, value in named.items() if value is not None]
     if len(sources) > 1 and sources not in (["--durations", "--speeds"], ["--trace", "--speeds"]):
         both = "both" if len(sources) == 2 else "all"
         raise UserError(f"{' and '.join(sources)} {both} describe the fleet: give one of them.")
-    drawn = {"speeds": choice(speeds)} if speeds else {}
     if timeline is not None:
         return _fitted(timeline, quiet)
-    if arrivals is None:
-        return {"kind": "clock", "durations": choice(durations or "log_normal"), **drawn}, CLIENTS
+    table = table or {"kind": "clock", "durations": choice(durations or "log_normal")}
+    table |= {"speeds": choice(speeds)} if speeds else {}
     if table["kind"] not in experiments.build.CLOCKS:
         clocks = ", ".join(experiments.build.CLOCKS)
         raise UserError(f"arrivals = {table['kind']!r}: a plan needs a clock, so use {clocks}.")
     if "folder" in table:
-        return table | drawn, timelines.traces.read(table["folder"]).clients
-    return table | drawn, timelines.durations.trace(traced["source"]).clients if trace else CLIENTS
+        return table, timelines.traces.read(table["folder"]).clients
+    return table, timelines.durations.trace(traced["source"]).clients if trace else CLIENTS
 
 
 def _fitted(path: Path, quiet: bool) -> tuple[dict[str, Any], int]:
@@ -197,18 +201,14 @@ def _fitted(path: Path, quiet: bool) -> tuple[dict[str, Any], int]:
 
 
 def _row(row: Any, pilot: Any, chosen: Any) -> dict[str, Any]:
-    told = {"k": row.k, **{name: getattr(row, attribute) for attribute, name in COLUMNS.items()}}
+    told = {NAMED.get(name, name): getattr(row, name) for name in COLUMNS}
     told |= {f"staleness_{share:.0%}": value for share, value in row.staleness_quantiles.items()}
     if row.terms:
         told |= {f"bound_{name}": value for name, value in row.terms.items()}
         told |= {"bound": row.bound, "mostly": max(row.terms, key=lambda name: row.terms[name])}
     if pilot is not None:
-        told |= {
-            "seconds_to_target": pilot.typical_seconds if pilot.reached else None,
-            "accuracy": sum(pilot.accuracies) / len(pilot.accuracies),
-            "ran_until": pilot.until,
-            "lr": pilot.lr,
-        }
+        told["seconds_to_target"] = pilot.typical_seconds if pilot.reached else None
+        told |= {"accuracy": statistics.mean(pilot.accuracies), "ran_until": pilot.until, "lr": pilot.lr}
     if chosen is not None:
         told |= {"recommended": row.k == chosen.k, "reason": chosen.reason if row.k == chosen.k else ""}
     return told
@@ -251,18 +251,11 @@ def theory(
     if not 1 <= k <= clients:
         raise UserError(f"k = {k} with clients = {clients}: give a k of at least 1 and at most as many as clients.")
     stale = clients // k if max_staleness is None else max_staleness
-    given = proven.StageOne(
-        **constants, k=k, steps=steps, max_staleness=stale, learning_rates=1.0 if lr is None else lr
-    )
+    given = proven.StageOne(**constants, k=k, steps=steps, max_staleness=stale, learning_rates=1.0)
     rate = proven.best_rate(given) if lr is None else lr
     bound = proven.theorem_one(replace(given, learning_rates=rate))
-    answer = {
-        "learning_rate": rate,
-        **_terms(bound, bound.scale),
-        "bound_on_mean_squared_gradient": bound.mean_squared_gradient,
-        **_conditions(bound),
-        "least_mean_staleness_held_from_1": timelines.staleness_bound(clients, k),
-    }
+    answer = {"learning_rate": rate, **_promised(bound, bound.scale, bound.mean_squared_gradient)}
+    answer["least_mean_staleness_held_from_1"] = timelines.staleness_bound(clients, k)
     if as_json:
         show.value(answer)
     else:
@@ -270,7 +263,7 @@ def theory(
 
 
 def _of_run(file: Path, looks: int, picture: Path | None, as_json: bool, quiet: bool) -> None:
-    from kasync.theory.pictures import check_place, draw_bound, save
+    from kasync.theory.pictures import check_place, draw_bound
 
     if picture is not None:
         check_place(picture)
@@ -289,46 +282,35 @@ def _of_run(file: Path, looks: int, picture: Path | None, as_json: bool, quiet: 
         figure, axes = panels(len(written), 2, width=4.6, height=3.4)
         for row, chapter in zip(axes, written, strict=True):
             draw_bound(row, chapter.after, chapter.norms)
-        legend(figure, axes)
-        save(figure, picture)
-        show.note(f"drawn into {picture}", quiet or as_json)
+        _keep(figure, axes, picture, quiet or as_json)
 
 
-def _terms(bound: Any, scale: float) -> dict[str, float]:
-    return {f"term: {name}": value * scale for name, value in bound.terms.items()}
-
-
-def _conditions(bound: Any) -> dict[str, bool]:
-    return {f"condition holds: {each.name}": each.holds for each in bound.conditions if each.required}
+def _promised(bound: Any, scale: float, most: float | None, **beside: Any) -> dict[str, Any]:
+    """The terms of a bound, the bound with what stands beside it, and whether its conditions hold."""
+    terms = {f"term: {name}": value * scale for name, value in bound.terms.items()}
+    holds = {f"condition holds: {each.name}": each.holds for each in bound.conditions if each.required}
+    return {**terms, "bound_on_mean_squared_gradient": most, **beside, **holds}
 
 
 def _chapter(chapter: Any) -> dict[str, Any]:
-    """One stage as names and values, and in one sentence."""
+    """One stage as names and values, and in one sentence: how loose, which term, and whether the theorem may be asked.
+
+    Where the weights V_j of Theorem 2 are negative on average, nothing is known of the squared gradient.
+    """
     bound, norms = chapter.bound, chapter.norms
-    says = isfinite(bound.scale)  # else the weights V_j of Theorem 2 are negative on average
-    scale = bound.scale if says else 1.0
     measured = vars(chapter.measured) | (vars(chapter.measured_two) if chapter.measured_two is not None else {})
-    return {
-        "theorem": bound.theorem,
-        "steps": len(norms),
-        **{f"measured: {name}": estimate.value for name, estimate in measured.items()},
-        **_terms(bound, scale),
-        "bound_on_mean_squared_gradient": bound.mean_squared_gradient if says else None,
-        "mean_squared_gradient": bound.left_side(norms) * scale if says else None,
-        "looseness": bound.looseness(norms) if says else None,
-        "dominant": bound.dominant,
-        **_conditions(bound),
-        "verdict": _verdict(bound, bound.looseness(norms) if says else None),
-    }
-
-
-def _verdict(bound: Any, loose: float | None) -> str:
-    """How loose, which term, and whether the theorem may be asked at all, in one sentence."""
+    answer = {"theorem": bound.theorem, "steps": len(norms)}
+    answer |= {f"measured: {name}": estimate.value for name, estimate in measured.items()}
+    most = did = loose = None
+    if says := isfinite(bound.scale):
+        most, did, loose = bound.mean_squared_gradient, bound.left_side(norms) * bound.scale, bound.looseness(norms)
+    beside = {"mean_squared_gradient": did, "looseness": loose, "dominant": bound.dominant}
+    answer |= _promised(bound, bound.scale if says else 1.0, most, **beside)
     largest = f"{bound.terms[bound.dominant] / bound.total:.0%} of its right side is {bound.dominant}"
     failing = ", ".join(f"{each.name} by a factor of {each.excess:.3g}" for each in bound.failing)
     condition = "its conditions hold" if bound.holds else f"its conditions fail ({failing}), so it promises nothing"
-    measured = "" if loose is None else f" is {loose:.3g} times what the run did"
-    return f"{bound.theorem}{measured}: {largest}; {condition}."
+    compared = "" if loose is None else f" is {loose:.3g} times what the run did"
+    return answer | {"verdict": f"{bound.theorem}{compared}: {largest}; {condition}."}
 
 
 # ---- how fast this machine is
@@ -348,14 +330,12 @@ def bench(*, given: dict[str, Any], rule: Annotated[str, RuleName] = "wkafl", as
 
     Example: `kasync bench --model lenet --clients 3000 -k 10 --device cuda`
     """
-    given = {**BENCH, **given}
+    given, began = {**BENCH, **given}, time.perf_counter()
     settings = settings_for(rule, given, {}).resolved()
-    began = time.perf_counter()
     where = f"{settings.model} on {settings.device}, {settings.clients} clients, k = {settings.k}"
     show.note(f"timing {settings.steps} steps of {where}", as_json)
-    measured: dict[str, Any] = timed(settings)
-    row = {name: value for name, value in given.items() if name != "work"}
-    show.rows([{**row, "rule": rule, **measured, "in_all_s": round(time.perf_counter() - began, 1)}], as_json)
+    row = {name: value for name, value in given.items() if name != "work"} | {"rule": rule, **timed(settings)}
+    show.rows([{**row, "in_all_s": round(time.perf_counter() - began, 1)}], as_json)
 
 
 def timed(settings: RunSettings) -> dict[str, Any]:
@@ -390,31 +370,20 @@ def timed(settings: RunSettings) -> dict[str, Any]:
                 break
     first, last = min(ends), max(ends)
     pace = (ends[last] - ends[first]) / max(1, last - first)
-    floor = _floor(settings, shape, settings.k * int(settings.work.settings["batch_size"]))
-    return {
-        "ms_per_step": round(1000 * pace, 3),
-        "updates_per_second": round(settings.k / max(pace, 1e-9)),
-        "floor_ms": round(1000 * floor, 3),
-        "times_floor": round(pace / floor, 2),
-    }
+    floor = _floor(model.to(settings.device), (settings.k * int(settings.work.settings["batch_size"]), *shape))
+    ms = {"ms_per_step": round(1000 * pace, 3), "updates_per_second": round(settings.k / max(pace, 1e-9))}
+    return ms | {"floor_ms": round(1000 * floor, 3), "times_floor": round(pace / floor, 2)}
 
 
-def _floor(settings: RunSettings, shape: tuple[int, ...], batch: int, tries: int = 20) -> float:
-    """Seconds of one forward and backward pass over `batch` samples, the median of some."""
+def _floor(model: Any, shape: tuple[int, ...], tries: int = 20) -> float:
+    """Seconds of one forward and backward pass over inputs of this shape, the median of some."""
     import torch
-    from torch.nn import functional
+    from torch.utils.benchmark import Timer
 
-    from kasync import models
-
-    model = models.build(settings.model, shape, settings.seed, CLASSES).to(settings.device)
-    inputs = torch.rand(batch, *shape, device=settings.device)
-    labels = torch.zeros(batch, dtype=torch.int64, device=settings.device)
-    seconds = []
-    for _ in range(tries):
-        began = time.perf_counter()
-        model.zero_grad()
-        functional.cross_entropy(model(inputs), labels).backward()  # type: ignore[no-untyped-call]
-        if settings.device.startswith("cuda"):
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds)
+    device = next(model.parameters()).device
+    inputs = torch.rand(shape, device=device)
+    labels = torch.zeros(shape[0], dtype=torch.int64, device=device)
+    passes = "model.zero_grad(); torch.nn.functional.cross_entropy(model(inputs), labels).backward()"
+    names = {"model": model, "inputs": inputs, "labels": labels, "torch": torch}
+    timer = Timer(passes, globals=names, num_threads=torch.get_num_threads())
+    return statistics.median(timer.timeit(1).mean for _ in range(tries))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -20,6 +20,10 @@ Folder = Annotated[Path, typer.Argument(help="A results folder, or one that hold
 Keys = Annotated[list[str] | None, typer.Option("--run", help="Only these keys, or patterns, mnist-*; repeatable.")]
 Target = Annotated[Path, typer.Option(help="A .csv or .parquet file of runs, or a folder for runs and metrics.")]
 Port = Annotated[int, typer.Option(help="Of the page that is served; 0 takes any.")]
+SHOWN = (  # of a run
+    *("key", "final_accuracy", "task", "rule", "seed", "staleness", "best_accuracy", "last_accuracy", "seconds"),
+    *("made.device", "precision", "experiment"),
+)
 
 
 def report(
@@ -37,19 +41,18 @@ def report(
     """
     from kasync.live import page
 
-    if page.is_live(results):  # of a federation that runs or ran
-        if live:
-            page.serve(results, port)
-        else:
-            print(page.write(results, out))
-    elif live:
-        reports.serve(results, port)
+    federation = page.is_live(results)  # one that runs or ran
+    if live:
+        (page if federation else reports).serve(results, port)
+    elif federation:
+        print(page.write(results, out))
     else:
         written = reports.write(results, out, html=html, figures=figures)
+        paths = [str(path) for path in written]
         if as_json:
-            show.value({"folder": str(written.folder), "written": [str(path) for path in written]})
-        for path in () if as_json else written:
-            print(path)
+            show.value({"folder": str(written.folder), "written": paths})
+        else:
+            print("\n".join(paths))
 
 
 def live(
@@ -87,10 +90,8 @@ def show_(folder: Folder = FOLDER, run: Keys = None, as_json: AsJson = False) ->
 
     Example: `kasync results show results/tuned --run 'mnist-wkafl-*'`
     """
-    names = ["key", "final_accuracy", "task", "rule", "seed", "staleness", "best_accuracy", "last_accuracy", "seconds"]
-    names += ["made.device", "precision", "experiment"]
     rows, _ = experiments.archive.frames(folder, run or ())
-    show.rows([{name.removeprefix("made."): row.get(name) for name in names} for row in rows], as_json)
+    show.rows([{name.removeprefix("made."): row.get(name) for name in SHOWN} for row in rows], as_json)
 
 
 @app.command("verify")
@@ -126,12 +127,7 @@ def pack(folder: Folder = FOLDER, as_json: AsJson = False) -> None:
 
 
 @app.command("export")
-def export(
-    folder: Folder = FOLDER,
-    out: Target = Path("export"),
-    run: Keys = None,
-    as_json: AsJson = False,
-) -> None:
+def export(folder: Folder = FOLDER, out: Target = Path("export"), run: Keys = None, as_json: AsJson = False) -> None:
     """Write runs, with axes, settings, device and summary as columns, and their evaluations for another program.
 
     Example: `kasync results export results/tuned --out tuned.csv`
@@ -157,8 +153,8 @@ def rerun(
     stores = experiments.archive.stores(folder)
     if folder not in stores:
         raise UserError(f"{folder} holds {len(stores)} stores: name one, {stores[0]}, say.")
-    rows: list[dict[str, Any]] = []
-    for each in experiments.archive.rerun(folder, sample, out, run or (), device, seed):
-        rows.append(vars(each))
-        show.note(f"{each.key}: {'the same to the last bit' if each.same else 'not to the last bit'}", as_json)
+    rows = []
+    for row in experiments.archive.rerun(folder, sample, out, run or (), device, seed):
+        rows.append(row)
+        show.note(f"{row['key']}: {'the same' if row['same'] else 'not'} to the last bit", as_json)
     show.rows(rows, as_json)

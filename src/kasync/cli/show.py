@@ -31,32 +31,30 @@ def rows(
         value(list(table))
         return
     columns = list(dict.fromkeys(name for row in table for name in row))
+    texts = {name: [words(row.get(name)) for row in table] for name in columns}
     if not sys.stdout.isatty():
-        print("\t".join(columns))
-        for row in table:
-            print("\t".join(words(row.get(name)) for name in columns))
+        for line in (columns, *zip(*texts.values(), strict=True)):
+            print("\t".join(line))
         return
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     console = Console()
-    same = [name for name in constant if name in columns and len({words(row.get(name)) for row in table}) == 1]
-    empty = [name for name in columns if not any(words(row.get(name)) for row in table)]
-    shared = ", ".join(f"{name.replace('_', ' ')} {text}" for name in same if (text := words(table[0][name])))
+    same = [name for name in constant if len(set(texts.get(name, ()))) == 1]
+    shared = ", ".join(f"{name.replace('_', ' ')} {texts[name][0]}" for name in same if texts[name][0])
     above = "\n".join(text for text in (title, shared) if text)
-    kept, left_out = fitting([name for name in columns if name not in (*same, *empty)], table, console.width)
-    drawn = Table(
-        title=escape(above) or None, title_justify="left", title_style="bold", box=None, padding=(0, GAP, 0, 0)
-    )
+    told = [name for name in columns if name not in same and any(texts[name])]
+    kept, left_out = fitting(told, table, console.width)
+    style: dict[str, Any] = {"title_justify": "left", "title_style": "bold", "box": None, "padding": (0, GAP, 0, 0)}
+    drawn = Table(title=escape(above) or None, **style)
     between = "\n" if sum(_room(len(name), name, table) for name in kept) > console.width else " "
     for name in kept:
-        numbers = all(isinstance(row.get(name), int | float | None) for row in table)
-        drawn.add_column(
-            name.replace("_", between), justify="right" if numbers else "left", overflow="fold", min_width=_word(name)
-        )
-    for row in table:
-        drawn.add_row(*(escape(words(row.get(name))) for name in kept))
+        style = {"overflow": "fold", "min_width": max(map(len, name.split("_")))}
+        style["justify"] = "right" if all(isinstance(row.get(name), int | float | None) for row in table) else "left"
+        drawn.add_column(name.replace("_", between), **style)
+    for line in zip(*(texts[name] for name in kept), strict=True):
+        drawn.add_row(*map(escape, line))
     console.print(drawn)
     if left_out:
         console.print(f"Not shown for want of room: {', '.join(left_out)} (--json has all).", style="dim", markup=False)
@@ -67,7 +65,7 @@ def fitting(columns: Sequence[str], table: Sequence[Mapping[str, Any]], width: i
     kept: list[str] = []
     room = width
     for name in columns:
-        need = _room(_word(name), name, table)
+        need = _room(max(map(len, name.split("_"))), name, table)
         if len(kept) < ALWAYS or need <= room:
             kept.append(name)
             room -= need
@@ -77,11 +75,6 @@ def fitting(columns: Sequence[str], table: Sequence[Mapping[str, Any]], width: i
 def _room(heading: int, name: str, table: Sequence[Mapping[str, Any]]) -> int:
     """Characters that a column takes under a heading of this width, with the gap after it."""
     return max([heading, *(len(words(row.get(name))) for row in table)]) + GAP
-
-
-def _word(name: str) -> int:
-    """The length of the longest word of a column's name."""
-    return max(map(len, name.split("_")), default=0)
 
 
 def value(thing: Any) -> None:
@@ -107,10 +100,8 @@ def note(text: str, quiet: bool = False) -> None:
 
 def words(cell: Any) -> str:
     """A cell as people read it."""
-    if cell is None:
-        return ""
-    if isinstance(cell, bool):
-        return "yes" if cell else "no"
+    if cell is None or isinstance(cell, bool):
+        return {None: "", True: "yes", False: "no"}[cell]
     return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any
 
 import typer
@@ -30,8 +31,7 @@ from kasync.cli.options import (
 from kasync.errors import UserError, unknown
 from kasync.experiments.experiment import DEMO, comparison, merged, settings_for
 from kasync.experiments.experiment import read as read_experiment
-from kasync.experiments.settings import RunSettings, facts_of
-from kasync.experiments.store import Store
+from kasync.experiments.settings import RunSettings
 from kasync.report import tables
 from kasync.report.numbers import sentences
 from kasync.report.results import Line, only, reaching
@@ -221,37 +221,17 @@ def _tuned(
     budget: int, chosen: list[str], given: dict[str, Any], own: dict[str, Any], out: Path, how: Mapping[str, Any]
 ) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
     """Settings by rule after so many tries of each, and what was tried."""
-    from kasync.comparison.contenders import Entrant
-    from kasync.comparison.tuning import Tries, Tune, searched
+    from kasync.comparison import tuning
 
-    wanted, store = Tune(budget), Store(out)
-    held = {**given, "validation": wanted.held_out}
-    bases = {rule: settings_for(rule, held, own.get(rule, {})).resolved().rule.settings for rule in chosen}
-    contenders = [Entrant(rule, facts_of(rule).make, bases[rule], facts_of(rule)) for rule in chosen]
-
-    def attempt(tries: Tries) -> list[tuple[list[float], str]]:
-        tried = {one.label: {**own.get(one.label, {}), **settings} for one, settings in tries}
-        cells = comparison(list(tried), held, tried, wanted.seeds).cells(wanted.numbers)
-        failed = dict(experiments.grid.make(cells, out, **how).failed)
-        told = []
-        for one, _ in tries:
-            keys = [cell.settings.name for cell in cells if cell.rule.rule == one.label]
-            scores = [_score(store.run(key).summary) for key in keys]
-            told.append((scores, next((failed[key] for key in keys if key in failed), "")))
-        return told
-
-    best, tried = searched(contenders, wanted, attempt)
-    for one in best:
-        searched_for = [name for name in (one.rate, one.facts.knob) if name is not None]
-        own = {**own, one.label: {**own.get(one.label, {}), **{name: one.settings[name] for name in searched_for}}}
-    return own, tried
-
-
-def _score(summary: Mapping[str, Any]) -> float:
-    """Higher is better: the final accuracy, or without classes the loss turned round."""
-    if summary.get("final_accuracy") is not None:
-        return float(summary["final_accuracy"])
-    return -float(summary["last_test_loss"]) if summary.get("last_test_loss") is not None else -math.inf
+    wanted = tuning.Tune(budget)
+    cells = comparison(chosen, {**given, "validation": wanted.held_out}, own, wanted.seeds).cells(wanted.numbers)
+    contenders = zip(chosen, tuning.of_cells(cells).values(), strict=True)
+    searches = wanted.searches([(replace(each, label=rule), describe) for rule, (each, describe) in contenders])
+    classes = experiments.build.data_of(cells[0].settings).classes
+    judge = tuning.by_metric("accuracy", False) if classes else tuning.by_metric("test_loss", True)
+    tuning.carry_out(searches, out, judge, **how)
+    best = {search.contender.label: {**own.get(search.contender.label, {}), **search.best} for search in searches}
+    return best, tuning.told(searches)
 
 
 def reported(out: Path) -> str:
@@ -324,16 +304,14 @@ def demo(
 
 def _row(line: Line, target: float) -> dict[str, Any]:
     """A rule's last accuracy and its virtual time to the target, means over seeds, and how stale its deliveries are."""
-    last = [run.summary["last_accuracy"] for run in line.finished]
-    seconds = [*reaching(target, "time").by_seed(line).values()]
-    reached = [value for value in seconds if value is not None]
-    stale = [run.summary["timeline"]["mean_staleness"] for run in line.finished]
+    summaries = [run.summary for run in line.finished]
+    seconds = reaching(target, "time").estimate(line)
     return {
         "rule": line.rule.title,
-        "seeds": len(last),
-        "last_accuracy": sum(last) / len(last),
-        f"seconds_to_{target:g}": sum(reached) / len(reached) if len(reached) == len(seconds) else None,
-        "mean_staleness": sum(stale) / len(stale),
+        "seeds": len(summaries),
+        "last_accuracy": fmean(each["last_accuracy"] for each in summaries),
+        f"seconds_to_{target:g}": seconds.mean if seconds and seconds.count == len(summaries) else None,
+        "mean_staleness": fmean(each["timeline"]["mean_staleness"] for each in summaries),
     }
 
 

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from torch import nn
-
-from kasync import checks, fingerprint, statistics
-from kasync.comparison import running
+from kasync import checks, fingerprint
 from kasync.comparison.contenders import Entrant, contenders
 from kasync.comparison.result import Comparison
-from kasync.comparison.running import plainly
-from kasync.comparison.tuning import Tune, tuned
+from kasync.comparison.running import Contest, plainly
+from kasync.comparison.tuning import Tune, by_metric, carry_out, told
 from kasync.errors import UserError, unknown
+from kasync.experiments import grid
 from kasync.experiments.display import fitting
 from kasync.experiments.experiment import cell_record
-from kasync.experiments.store import Run, Store
+from kasync.experiments.runner import Wanted
+from kasync.experiments.store import Store
 from kasync.report import loggers
 from kasync.work import Work
 
 __all__ = ["Comparison", "Tune", "compare"]
 FOLDER = "kasync-runs"
+VARYING = {"model": "initial parameters", "data": "data", "timeline": "arrivals"}  # what seeds may make different
 OPTIONS = {  # of kasync.simulate, which every run gets
     "staleness": "true",
     "hold": "auto",
@@ -83,7 +84,6 @@ def compare(
     A run that raises is marked and left out, the others go on. What cannot work at all is refused before it starts.
     """
     chosen = contenders(rules)
-    _check_labels(chosen)
     numbers = _seeds(seeds)
     checks.count("jobs", jobs)
     if evaluate_every is not None:
@@ -92,61 +92,69 @@ def compare(
         if option not in OPTIONS:
             raise unknown("option of compare", option, OPTIONS)
     every = {**OPTIONS, **options, "loss": loss, "metrics": metrics, "device": device}
-    task = running.Contest(model, data, timeline, work, every, evaluate_every)
+    task = Contest(model, data, timeline, work, every, evaluate_every)
     judged = metric or ("accuracy" if task.data_of(numbers[0]).classes else "test_loss")
     place = Path(folder)
     display = fitting(quiet=not progress)
     found = Comparison([each.label for each in chosen], numbers, {}, judged, lower_is_better, baseline)
-    found.varies = _varies(task)
+    found.varies = ["batches", *(words for name, words in VARYING.items() if task.varies(name))]
     rows: list[dict[str, Any]] = []
     if tune is not None:
         how = tune if isinstance(tune, Tune) else Tune(tune)
-        chosen, rows = tuned(task, chosen, how, _score(found), place, display, jobs)
-    planned = [running.planned(task, each, seed) for seed in numbers for each in chosen]
-    marks = {
-        each.label: {"settings": plainly(each.settings), "fingerprint": fingerprint.of(each.make, each.settings)}
-        for each in chosen
+        held = replace(task, held_out=how.held_out)
+        searches = how.searches([(each, partial(held.with_settings, each)) for each in chosen])
+        carry_out(searches, place, by_metric(judged, found.lower_is_better), display=display, jobs=jobs)
+        chosen, rows = [each.contender.having(**each.best) for each in searches], told(searches)
+    planned = {(each.label, seed): task.run(each, seed) for seed in numbers for each in chosen}
+    store, one = Store(place), planned[chosen[0].label, numbers[0]].ready()
+    for each in chosen:
+        run = planned[each.label, numbers[0]]
+        if not store.finished(run.name):
+            run.ready().simulation()  # what cannot work is refused before any work
+    sizes = f"{one.timeline.k} of {one.timeline.population} clients at each of {one.timeline.steps} steps"
+    found.about = {
+        "name": name,
+        "title": f"{one.data.name}, {sizes}",
+        "model": type(one.model).__name__,
+        "work": repr(one.work),
+        "settings": {each.label: each.words for each in chosen},
     }
-    running.check(one for one in planned[: len(chosen)] if not running.result(place, one.key).finished)
-    found.about = _about(name, planned[0], chosen)
-    logged = loggers.tracked(display, track, name, place, {one.key: one.settings() for one in planned})
-    failed = running.make(planned, place, logged, jobs)
+    tables = {one.name: dict(one.table) for one in planned.values()}
+    logged = loggers.tracked(display, track, name, place, tables)
+    failed = dict(grid.make(planned.values(), place, jobs=jobs, display=logged).failed)
     found.tuned, found.folder = rows, place
-    found.runs = {each.label: {} for each in chosen}
-    found.failed = {each.label: {} for each in chosen}
-    for one in planned:
-        found.runs[one.label][one.seed] = running.result(place, one.key)  # type: ignore[index]
-        if one.key in failed:
-            found.failed[one.label][one.seed] = failed[one.key]  # type: ignore[index]
-    _record(found, planned, place, marks)
+    keys = {each.label: {seed: planned[each.label, seed].name for seed in numbers} for each in chosen}
+    found.runs = {rule: {seed: store.run(key) for seed, key in each.items()} for rule, each in keys.items()}
+    found.failed = {
+        rule: {seed: failed[key] for seed, key in each.items() if key in failed} for rule, each in keys.items()
+    }
+    if find_spec("pyarrow") is not None:
+        _record(found, chosen, planned, store)
     known = {name for runs in found.runs.values() for run in runs.values() for name in run.rows}
     if known and judged not in known:
         raise UserError(f"metric = {judged!r}: no run measured it; known: {', '.join(sorted(known))}.")
     return found
 
 
-def _record(found: Comparison, planned: Sequence[running.Planned], place: Path, marks: Mapping[str, Any]) -> None:
+def _record(
+    found: Comparison, chosen: Sequence[Entrant], planned: Mapping[tuple[str, int], Wanted], store: Store
+) -> None:
     """Enter the comparison into the store of its folder, so that `kasync report` and `kasync results` know it.
 
-    `marks` has, by label, settings and fingerprint, which tell rules of one label apart.
+    Comparisons of other tasks stand beside this one, and so do other rules of the same label.
     """
-    if find_spec("pyarrow") is None:
-        return
-    about = found.experiment().about
+    about, one = found.experiment().about, next(iter(planned.values())).ready()
     told = about.record()
-    told["rules"] = [{**row, **marks[row["label"]]} for row in told["rules"]]
-    (task,), way = about.tasks, str(planned[0].options["staleness"])
-    made = {"device": planned[0].device_kind, "precision": planned[0].options["precision"]}
+    for row, each in zip(told["rules"], chosen, strict=True):
+        row |= {"settings": plainly(each.settings), "fingerprint": fingerprint.of(each.make, each.settings)}
+    shape = (one.timeline.kind, one.timeline.population, one.timeline.k, one.timeline.steps)
+    task = fingerprint.of(one.data.name, one.data.clients, type(one.model).__name__, repr(one.work), shape)
     labels = {rule.label: rule for rule in about.rules}
-    cells = [cell_record(task, labels[one.label], way, one.seed, one.key) | made for one in planned]
-    Store(place).record(f"{found.name}-{planned[0].task_digest}", told, cells)
-
-
-def _check_labels(chosen: list[Entrant]) -> None:
-    labels = [each.label for each in chosen]
-    twice = sorted({label for label in labels if labels.count(label) > 1})
-    if twice:
-        raise UserError(f"two rules are called {twice[0]!r}: give labels with rules, {{'one': ..., 'two': ...}}.")
+    cells = [
+        cell_record(about.tasks[0], labels[label], run.table["staleness"], seed, run)
+        for (label, seed), run in planned.items()
+    ]
+    store.record(f"{found.name}-{task[:6]}", told, cells)
 
 
 def _seeds(given: int | Iterable[int]) -> list[int]:
@@ -159,32 +167,3 @@ def _seeds(given: int | Iterable[int]) -> list[int]:
     if not numbers or len(set(numbers)) < len(numbers):
         raise UserError(f"seeds = {numbers}: give at least one, each once.")
     return numbers
-
-
-def _score(found: Comparison) -> Any:
-    """What a try is judged by: higher is better."""
-    sign = -1.0 if found.lower_is_better else 1.0
-
-    def score(run: Run) -> float:
-        curve = run.rows.get(found.metric, np.zeros(0))
-        return sign * statistics.final(curve) if len(curve) else -np.inf
-
-    return score
-
-
-def _varies(task: running.Contest) -> list[str]:
-    """What the seeds make different."""
-    words = {"model": "initial parameters", "data": "data", "timeline": "arrivals"}
-    return ["batches", *(word for name, word in words.items() if task.varies(name))]
-
-
-def _about(name: str, one: running.Planned, chosen: list[Entrant]) -> Mapping[str, Any]:
-    """The comparison in words."""
-    data, timeline = one.ready.data, one.ready.timeline
-    return {
-        "name": name,
-        "title": f"{data.name}, {timeline.k} of {timeline.population} clients at each of {timeline.steps} steps",
-        "model": type(one.ready.model).__name__ if isinstance(one.ready.model, nn.Module) else "",
-        "work": repr(one.ready.work),
-        "settings": {each.label: each.words for each in chosen},
-    }

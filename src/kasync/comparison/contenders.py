@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from typing import Any
 
 from kasync import components, rules
+from kasync.components import Offered
 from kasync.core import Rule
 from kasync.errors import UserError, unknown
 from kasync.rules import Facts
 
 FIRST_RATE = 0.1  # where the search for a rate begins if nobody names one
-
-Offered = Mapping[str, Callable[[], Any]]
 
 
 @dataclass(frozen=True)
@@ -53,21 +53,26 @@ class Entrant:
     @property
     def words(self) -> str:
         """Its settings as people write them."""
-        return ", ".join(f"{name}={_short(value)}" for name, value in self.settings.items())
+        shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in self.settings.items()}
+        return ", ".join(f"{name}={value}" for name, value in shown.items())
 
 
 def contenders(given: Any) -> list[Entrant]:
     """From a rule, a list of them, or labels with rules; every label once."""
-    if isinstance(given, Rule | str) or callable(given):
-        given = [given]
     if isinstance(given, Mapping):
         found = [_contender(label, rule) for label, rule in given.items()]
+    elif isinstance(given, Rule | str) or callable(given):
+        found = [_contender(None, given)]
     elif isinstance(given, Iterable):
         found = _numbered([_contender(None, rule) for rule in given])
     else:
         raise UserError(f"rules = {given!r}: give a list of rules, or labels with rules, {{'mine': my_rule(0.1)}}.")
     if not found:
         raise UserError("rules is empty: give at least one, such as kasync.rules.wkafl(0.05).")
+    labels = [each.label for each in found]
+    twice = sorted({label for label in labels if labels.count(label) > 1})
+    if twice:
+        raise UserError(f"two rules are called {twice[0]!r}: give labels with rules, {{'one': ..., 'two': ...}}.")
     return found
 
 
@@ -96,13 +101,11 @@ def _contender(label: str | None, given: Any) -> Entrant:
 def _numbered(found: list[Entrant]) -> list[Entrant]:
     """The same rule twice is told apart by its settings where they differ, else by a number."""
     labels = [each.label for each in found]
-    shown = [
-        f"{each.label} ({each.words})" if labels.count(each.label) > 1 and each.words else each.label for each in found
-    ]
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     numbered = []
-    for each, label in zip(found, shown, strict=True):
-        seen[label] = seen.get(label, 0) + 1
+    for each in found:
+        label = f"{each.label} ({each.words})" if labels.count(each.label) > 1 and each.words else each.label
+        seen[label] += 1
         numbered.append(replace(each, label=label if seen[label] == 1 else f"{label} ({seen[label]})"))
     return numbered
 
@@ -148,7 +151,3 @@ def _with(value: Any, name: str, new: Any) -> Any:
         elif each.name == name and each.init:
             changes[name] = new
     return replace(value, **changes) if changes else value
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -18,7 +18,7 @@ from kasync.experiments.store import Run
 from kasync.report import results as reading
 from kasync.report.figures import BAND, RANGE, draw_band, legend, looks, panels
 from kasync.report.numbers import AXES, band
-from kasync.statistics import FEW, Estimate, estimate
+from kasync.statistics import FEW, estimate
 from kasync.verdict import Difference
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "kasync comparison", 1
 AXIS_WORDS = {"step": "server step", "time": "virtual time", "updates": "client updates"}
+SAVED = ("rules", "metric", "lower_is_better", "baseline", "varies", "about", "tuned")  # as they are
 LOWER = ("loss", "error", "perplexity")  # a measure that ends so is better when it is lower
 
 
@@ -46,9 +47,7 @@ class Comparison:
     baseline: str | None = None
     failed: Mapping[str, Mapping[int, str]] = field(default_factory=dict)  # label -> seed -> why
     varies: Sequence[str] = ("batches",)  # with the seed
-    about: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # in words: model, data, arrivals, work, settings of the rules
+    about: Mapping[str, Any] = field(default_factory=dict)  # in words: model, data, arrivals, work, rules' settings
     tuned: Sequence[Mapping[str, Any]] = ()  # what was tried for each rule
     folder: Path | None = None
 
@@ -64,18 +63,19 @@ class Comparison:
         """By seed: the mean of the last evaluations (ten, but never more than half of them)."""
         return {seed: _of(run, metric or self.metric, statistics.final) for seed, run in self.runs[rule].items()}
 
-    def _numbers(self, rule: str, what: Any) -> Estimate | None:
-        return estimate(_of(run, self.metric, what) for run in self.runs[rule].values())
+    @property
+    def _finals(self) -> dict[str, dict[int, float | None]]:
+        return {rule: self.finals(rule) for rule in self.rules}
+
+    @property
+    def _ranked(self) -> list[str]:
+        """The rules with numbers, the best first."""
+        return [rule for rule, _ in verdicts.ranked(self._finals, bool(self.lower_is_better))]
 
     @property
     def reference(self) -> str | None:
         """The rule that the table's differences are taken to: the baseline, or else the best."""
-        best = verdicts.ranked(self._finals, bool(self.lower_is_better))
-        return self.baseline or (best[0][0] if best else None)
-
-    @property
-    def _finals(self) -> dict[str, dict[int, float | None]]:
-        return {rule: self.finals(rule) for rule in self.rules}
+        return self.baseline or next(iter(self._ranked), None)
 
     def compared(self) -> list[Difference]:
         """Every rule with the baseline, or without one every pair; p-values corrected for their number."""
@@ -85,27 +85,26 @@ class Comparison:
 
     def rows(self) -> list[dict[str, Any]]:
         """The table as plain values, a row for each rule, the best first and those without numbers last."""
-        ranked = [rule for rule, _ in verdicts.ranked(self._finals, bool(self.lower_is_better))]
-        reference, gaps = self.reference, self.compared()
-        best = min if self.lower_is_better else max
-        rows = []
+        reference, ranked, gaps, rows = self.reference, self._ranked, self.compared(), []
+        ends = {"final": statistics.final, "last": lambda curve: curve[-1]}
+        ends["best"] = min if self.lower_is_better else max
         for rule in [*ranked, *(rule for rule in self.rules if rule not in ranked)]:
-            end = estimate(self.finals(rule).values())
-            last, top = self._numbers(rule, lambda curve: curve[-1]), self._numbers(rule, best)
+            runs = self.runs[rule].values()
+            found = {name: estimate(_of(run, self.metric, what) for run in runs) for name, what in ends.items()}
             gap = None if reference is None else verdicts.between(gaps, rule, reference)
-            stale = estimate(run.summary.get("average_staleness") for run in self.runs[rule].values())
+            lead, stale = gap and gap.estimate, estimate(run.summary.get("average_staleness") for run in runs)
+            final = found["final"]
             rows.append(
                 {
                     "rule": rule,
-                    "final": _mean(end),
-                    "±": None if end is None else end.half,
-                    "last": _mean(last),
-                    "best": _mean(top),
-                    f"vs {reference}": _mean(gap.estimate) if gap else None,
-                    "± diff": gap.estimate.half if gap and gap.estimate else None,
-                    "p (Holm)": gap.holm if gap else None,
-                    "staleness": _mean(stale),
-                    "seeds": 0 if end is None else end.count,
+                    "final": final and final.mean,
+                    "±": final and final.half,
+                    **{name: each and each.mean for name, each in found.items() if name != "final"},
+                    f"vs {reference}": lead and lead.mean,
+                    "± diff": lead and lead.half,
+                    "p (Holm)": gap and gap.holm,
+                    "staleness": stale and stale.mean,
+                    "seeds": final.count if final else 0,
                     "failed": len(self.failed.get(rule, {})),
                     "diverged": self._diverged(rule),
                 }
@@ -124,19 +123,12 @@ class Comparison:
     @property
     def differences(self) -> DataFrame:
         """Every pair that was compared: difference, 95% interval, p of the paired t-test, and p after Holm."""
-        rows = [
-            {
-                "rule": each.rule,
-                "minus": each.minus,
-                "difference": _mean(each.estimate),
-                "low": each.estimate.low if each.estimate else None,
-                "high": each.estimate.high if each.estimate else None,
-                "p": each.p,
-                "p (Holm)": each.holm,
-                "seeds": each.estimate.count if each.estimate else 0,
-            }
-            for each in self.compared()
-        ]
+        rows = []
+        for each in self.compared():
+            found = each.estimate
+            row = {"rule": each.rule, "minus": each.minus, "difference": found and found.mean}
+            row |= {"low": found and found.low, "high": found and found.high, "p": each.p, "p (Holm)": each.holm}
+            rows.append(row | {"seeds": found.count if found else 0})
         return _pandas().DataFrame(rows)
 
     def to_frame(self) -> DataFrame:
@@ -148,9 +140,8 @@ class Comparison:
             for seed, run in self.runs[rule].items()
             if run.rows
         ]
-        return (
-            pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame(columns=["rule", "seed", "step"])
-        )
+        empty = pandas.DataFrame(columns=["rule", "seed", "step"])
+        return pandas.concat(frames, ignore_index=True) if frames else empty
 
     # ---- words
 
@@ -198,9 +189,8 @@ class Comparison:
 
     def __repr__(self) -> str:
         made = sum(run.finished for runs in self.runs.values() for run in runs.values())
-        return (
-            f"Comparison({', '.join(self.rules)}; {made} of {len(self.rules) * len(self.seeds)} runs)\n{self.verdict}"
-        )
+        every = len(self.rules) * len(self.seeds)
+        return f"Comparison({', '.join(self.rules)}; {made} of {every} runs)\n{self.verdict}"
 
     def _repr_html_(self) -> str:
         """Verdict, table and picture, for a notebook."""
@@ -230,26 +220,13 @@ class Comparison:
         """Write all of it into one JSON file; `Comparison.load` reads it."""
         place = Path(path)
         runs = [
-            {
-                "rule": rule,
-                "seed": seed,
-                "key": run.key,
-                "settings": dict(run.settings),
-                "summary": dict(run.summary),
-                "rows": {name: values.tolist() for name, values in run.rows.items()},
-            }
+            {"rule": rule, "seed": seed, **{name: getattr(run, name) for name in ("key", "settings", "summary")}}
+            | {"rows": {name: values.tolist() for name, values in run.rows.items()}}
             for rule in self.rules
             for seed, run in self.runs[rule].items()
         ]
-        plain = {
-            "format": FORMAT,
-            "version": VERSION,
-            **{name: getattr(self, name) for name in ("metric", "lower_is_better", "baseline")},
-            **{name: list(getattr(self, name)) for name in ("rules", "seeds", "varies", "tuned")},
-            "about": dict(self.about),
-            "failed": {rule: {str(seed): why for seed, why in each.items()} for rule, each in self.failed.items()},
-            "runs": runs,
-        }
+        plain = {"format": FORMAT, "version": VERSION, **{name: getattr(self, name) for name in SAVED}}
+        plain |= {"seeds": list(self.seeds), "failed": self.failed, "runs": runs}
         files.make_folder(place.parent)
         files.write_json(place, plain)
         return place
@@ -269,8 +246,7 @@ class Comparison:
             run = Run(row["key"], row["settings"], {}, rows, {}, row["summary"])
             runs[row["rule"]][row["seed"]] = run
         failed = {rule: {int(seed): why for seed, why in each.items()} for rule, each in table["failed"].items()}
-        plain = {name: table[name] for name in ("metric", "lower_is_better", "baseline", "varies", "about", "tuned")}
-        return cls(table["rules"], table["seeds"], runs, failed=failed, **plain)
+        return cls(seeds=table["seeds"], runs=runs, failed=failed, **{name: table[name] for name in SAVED})
 
     # ---- for the report
 
@@ -294,10 +270,6 @@ def _of(run: Run, metric: str, what: Any) -> float | None:
         return None
     value = float(what(run.rows[metric]))
     return value if np.isfinite(value) else None
-
-
-def _mean(found: Estimate | None) -> float | None:
-    return None if found is None else found.mean
 
 
 def _pandas() -> Any:

@@ -4,9 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kasync.experiments import archive, build, display, grid, runner, tune
+    from kasync.experiments import archive, build, display, grid, runner
 
-__all__ = ["archive", "build", "display", "grid", "runner", "tune"]  # imported when first asked for: they need torch
+__all__ = ["archive", "build", "display", "grid", "runner"]  # imported when first asked for: they need torch
 
 
 def __getattr__(name: str) -> Any:

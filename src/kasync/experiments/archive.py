@@ -1,10 +1,10 @@
-"""Results to keep: run folders packed into tables, old layouts converted, runs exported, and made again to compare."""
+"""Results to keep: run folders packed into tables, runs exported, and made again to compare."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
@@ -15,14 +15,11 @@ import numpy as np
 from kasync import files
 from kasync.errors import UserError
 from kasync.experiments import metrics
-from kasync.experiments.experiment import Experiment, cell_record, load, names
 from kasync.experiments.runner import finished
 from kasync.experiments.runner import run as make
 from kasync.experiments.settings import RunSettings
 from kasync.experiments.store import ABOUT, TABLES, Run, Store, run_in, write_table
 from kasync.files import flat
-
-OLD = "experiments"  # the folder of lists that version 0.1 wrote
 
 
 def stores(folder: Path) -> list[Path]:
@@ -34,45 +31,10 @@ def stores(folder: Path) -> list[Path]:
 
 
 def pack(folder: Path) -> int:
-    """Every finished run into the tables, lists of version 0.1 too; how many runs were packed."""
-    if not any((folder / name).exists() for name in (ABOUT, OLD, "runs", TABLES[0])):
+    """Every finished run into the tables; how many were packed."""
+    if not any((folder / name).exists() for name in (ABOUT, "runs", TABLES[0])):
         raise UserError(f"{folder} is not a results folder: it holds neither {ABOUT} nor runs.")
-    store = Store(folder)
-    old = [path for path in sorted((folder / OLD).glob("*.json")) if path.name != "lock.json"]
-    for path in old:
-        about, cells = _converted(files.read_json(path))
-        for cell in cells:
-            run = store.run(cell["key"])
-            if run.begun:
-                kind = str(run.settings["device"]).partition(":")[0]
-                cell |= {"device": kind, "precision": run.made.get("products", "float32")}
-        store.record(path.stem, about, cells, mixed=True)
-        path.unlink()
-    if old and not any((folder / OLD).iterdir()):
-        (folder / OLD).rmdir()
-    return store.pack()
-
-
-def _converted(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """An experiment and its cells from a list of version 0.1, which had axes and factors in titles and labels only."""
-    known = load(table["name"], table["scale"]) if table["name"] in names() else None
-    axes = {each.name: {"axes": each.axes, "names": each.names} for each in (known.tasks if known else ())}
-    rates = {each.label: vars(each) for each in (known.rules if known else ())}
-    tasks = [
-        {name: value for name, value in row.items() if value is not None}
-        | {"short": row["title"].removeprefix(f"{row.get('group')}, "), **axes.get(row["name"], {})}
-        for row in table["tasks"]
-    ]
-    rules = [{**row, "name": row["title"], **rates.get(row["label"], {})} for row in table["rules"]]
-    about = Experiment.of({**table, "tasks": tasks, "rules": rules, "x_title": known.x_title if known else ""})
-    by_name, by_label = {each.name: each for each in about.tasks}, {each.label: each for each in about.rules}
-    record = about.record()
-    for new, row in zip(record["tasks"], table["tasks"], strict=True):
-        new["problem"] = row.get("problem", "")
-    return record, [
-        cell_record(by_name[row["task"]], by_label[row["rule"]], row["staleness"], row["seed"], Path(row["run"]).name)
-        for row in table["cells"]
-    ]
+    return Store(folder).pack()
 
 
 # ---- what there is
@@ -80,27 +42,28 @@ def _converted(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str,
 
 def listed(folder: Path) -> list[dict[str, Any]]:
     """A row for each experiment of each store: runs planned and finished, rules, tasks, seeds, device, precision."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for path in stores(folder):
         store = Store(path)
         cells = store.cells()
         for name, about in sorted(store.experiments().items()):
             mine = [cell for cell in cells if cell["experiment"] == name]
-            runs = [store.run(key) for key in sorted({cell["key"] for cell in mine})]
-            done = [run for run in runs if run.finished]
+            runs = {cell["key"]: store.run(cell["key"]) for cell in mine}
+            done = [run for run in runs.values() if run.finished]
             row = {"store": path.as_posix(), "experiment": name, "finished": len(done), "planned": len(runs)}
             row |= {"tasks": len(about["tasks"]), "rules": len(about["rules"])}
-            row |= {"seeds": len({cell["seed"] for cell in mine})}
-            row["device"] = _all({run.made.get("device") for run in done})
-            rows.append(row | {"precision": _all({cell.get("precision") for cell in mine})})
-        loose = len(set(store.every()) - {cell["key"] for cell in cells})
-        if loose:
+            row |= {
+                "seeds": len({cell["seed"] for cell in mine}),
+                "device": _all(run.made.get("device") for run in done),
+            }
+            rows.append(row | {"precision": _all(cell.get("precision") for cell in mine)})
+        if loose := len(set(store.every()) - {cell["key"] for cell in cells}):
             rows.append({"store": path.as_posix(), "experiment": "(runs of no experiment)", "finished": loose})
     return rows
 
 
-def _all(values: set[Any]) -> str:
-    return ", ".join(sorted(str(value) for value in values if value is not None))
+def _all(values: Iterable[Any]) -> str:
+    return ", ".join(sorted({str(value) for value in values if value is not None}))
 
 
 def chosen(store: Store, patterns: Sequence[str]) -> list[Run]:
@@ -114,20 +77,18 @@ def chosen(store: Store, patterns: Sequence[str]) -> list[Run]:
 def frames(folder: Path, patterns: Sequence[str] = ()) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows (one per place of a run in an experiment, with axes, settings, device and summary) and evaluations."""
     store = Store(folder)
-    runs = chosen(store, patterns)
     places: dict[str, list[dict[str, Any]]] = {}
     for cell in store.cells():
         places.setdefault(cell["key"], []).append({name: each for name, each in cell.items() if each is not None})
     rows, evaluations = [], []
-    for run in runs:
-        told = {name: value for name, value in flat(run.summary) if not isinstance(value, list)}
-        made = {f"made.{name}": value for name, value in run.made.items()}
-        own = {f"set.{name}": value for name, value in flat(run.settings)}
-        made["precision"] = run.settings.get("precision", run.made.get("products", "float32"))
-        for place in places.get(run.key) or [{"key": run.key}]:
-            rows.append({**place, **told, **made, **own})
-        for number in range(len(next(iter(run.rows.values()), ()))):
-            evaluations.append({"key": run.key, **{name: values[number] for name, values in run.rows.items()}})
+    for run in chosen(store, patterns):
+        about = {name: value for name, value in flat(run.summary) if not isinstance(value, list)}
+        about |= {f"made.{name}": value for name, value in run.made.items()}
+        about["precision"] = run.settings.get("precision", run.made.get("products", "float32"))
+        about |= {f"set.{name}": value for name, value in flat(run.settings)}
+        rows += [{**place, **about} for place in places.get(run.key, [{"key": run.key}])]
+        numbers = zip(*run.rows.values(), strict=True)
+        evaluations += [{"key": run.key, **dict(zip(run.rows, each, strict=True))} for each in numbers]
     return rows, evaluations
 
 
@@ -136,35 +97,20 @@ def frames(folder: Path, patterns: Sequence[str] = ()) -> tuple[list[dict[str, A
 
 def derived(run: Run) -> Iterator[str]:
     """What of a run's summary does not follow from its evaluations."""
-    if not run.rows:
-        return
-    accuracies = [float(value) for value in run.rows["accuracy"] if np.isfinite(value)]
-    again = metrics.of_accuracies(accuracies) if accuracies else {}
-    for name, value in again.items():
+    accuracies = [float(value) for value in run.rows.get("accuracy", ()) if np.isfinite(value)]
+    for name, value in metrics.of_accuracies(accuracies).items() if accuracies else ():
         stored = run.summary.get(name)
-        same = stored == value or (isinstance(value, float) and stored is not None and np.isclose(stored, value, 1e-12))
-        if not same and not (stored is None and isinstance(value, float) and not np.isfinite(value)):
+        if not np.isclose(np.nan if stored is None else stored, value, 1e-12, equal_nan=True):
             yield f"{run.key}: {name} is {stored}, its evaluations give {value}"
-
-
-@dataclass(frozen=True)
-class Again:
-    """One run made again beside the stored one."""
-
-    key: str
-    same: bool  # every evaluation to the last bit
-    stored: float | None  # final accuracy
-    again: float | None
-    device: str
-    here: str
 
 
 def rerun(
     folder: Path, sample: int, scratch: Path, patterns: Sequence[str] = (), device: str = "cpu", seed: int = 0
-) -> Iterator[Again]:
-    """Make so many of the store's runs again in `scratch`, drawn at random, and compare them with what is stored.
+) -> Iterator[dict[str, Any]]:
+    """Make so many of the store's runs again in `scratch`, drawn at random; a row for each beside what is stored.
 
-    A run that was made again before is made once more, beside it; one that was interrupted goes on.
+    `same` is whether all evaluations are, to the last bit; `stored` and `again` are final accuracies. A run that was
+    made again before is made once more, beside it; one that was interrupted goes on.
     """
     runs = [run for run in chosen(Store(folder), patterns) if run.finished]
     if sample < 1:
@@ -176,8 +122,9 @@ def rerun(
         make(settings, place)
         found = run_in(place)
         same = all(np.array_equal(run.rows[name], found.rows.get(name, []), equal_nan=True) for name in run.rows)
-        final = [each.summary.get("final_accuracy") for each in (run, found)]
-        yield Again(run.key, same, final[0], final[1], str(run.made.get("device")), str(found.made.get("device")))
+        row: dict[str, Any] = {"key": run.key, "same": same}
+        row |= {name: each.summary.get("final_accuracy") for name, each in (("stored", run), ("again", found))}
+        yield row | {name: str(each.made.get("device")) for name, each in (("device", run), ("here", found))}
 
 
 # ---- for other programs
@@ -188,10 +135,8 @@ def export(folder: Path, out: Path, patterns: Sequence[str] = ()) -> dict[Path, 
     rows, evaluations = frames(folder, patterns)
     if out.suffix not in ("", ".csv", ".parquet"):
         raise UserError(f"out = {out}: give a file that ends in .csv or .parquet, or a folder.")
-    if out.suffix:
-        wanted = {out: rows}
-    else:
-        wanted = {files.make_folder(out) / "runs.csv": rows, out / "metrics.csv": evaluations}
+    wanted = {out: rows} if out.suffix else {out / "runs.csv": rows, out / "metrics.csv": evaluations}
+    files.make_folder(next(iter(wanted)).parent)
     for path, table in wanted.items():
         if path.suffix == ".parquet":
             write_table(path, table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from kasync import components, data, discounts, faults, models, optimizers, part
 from kasync.core import Part, Rule
 from kasync.data import Dataset, FederatedData
 from kasync.errors import UserError, unknown
-from kasync.experiments.settings import NO_RULE, OURS, Choice, RunSettings, rule_name
+from kasync.experiments.settings import NO_RULE, OURS, RunSettings, facts_of
 from kasync.faults import Fault
 from kasync.faults.draws import chances
 from kasync.faults.kinds import ArrivalFault, listed
@@ -45,48 +45,37 @@ _loading = threading.Lock()  # runs side by side must not decode the same files 
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """Everything a simulation takes."""
+    """Everything a simulation takes; `options` by the names that kasync.simulate gives them."""
 
     model: nn.Module
     data: FederatedData
     rule: Rule
     timeline: Timeline
     work: Work
-    faults: tuple[Fault, ...] = ()  # those that the timeline does not have already
-    loss: Any = None
-    metrics: Mapping[str, Callable[..., Any]] | None = None
+    options: Mapping[str, Any]
+
+    def simulation(self, **changes: Any) -> Simulation:
+        """The run of these parts, not begun; with `changes` of the options."""
+        return simulate(self.model, self.data, self.rule, self.timeline, self.work, **{**self.options, **changes})
 
 
 def ready(settings: RunSettings) -> Ready:
     """The parts of a run whose settings are resolved."""
     held = data_of(settings)
-    model, loss = model_of(settings, held), loss_of(settings)
+    model = model_of(settings, held)
+    loss = components.load(settings.loss, "loss") if settings.loss else None  # None is the one that suits the labels
     own = None
     if "server_samples" in settings.rule.settings:
         given = settings.rule.settings
         samples = held.server_sample(given["server_samples"], given.get("server_classes"), settings.seed)
         batch = given.get("server_batch")
         own = server_gradient(model, held, samples, loss, settings.device, batch=batch, seed=settings.seed)
-    timeline = timeline_of(settings)
-    elsewhere = tuple(fault for fault in faults_of(settings) if not isinstance(fault, ArrivalFault))
-    rule, work = rule_of(settings, own), work_of(settings)
-    return Ready(model, held, rule, timeline, work, elsewhere, loss, metrics_of(settings))
-
-
-def simulation(settings: RunSettings, parts: Ready, **changes: Any) -> Simulation:
-    """The run of these parts, not begun; `changes` as kasync.simulate takes them."""
-    options: dict[str, Any] = {
-        "seed": settings.seed,
-        "device": settings.device,
-        "hold": settings.hold,
-        "staleness": settings.staleness,
-        "evaluate_every": settings.evaluate_every,
-        "loss": parts.loss,
-        "metrics": parts.metrics,
-        "faults": parts.faults,
-    }
-    timeline = changes.pop("timeline", parts.timeline)
-    return simulate(parts.model, parts.data, parts.rule, timeline, parts.work, **{**options, **changes})
+    options = {name: getattr(settings, name) for name in ("seed", "device", "hold", "staleness", "evaluate_every")}
+    options["loss"] = loss
+    options["metrics"] = {components.short(name): components.load(name, "metric") for name in settings.metrics} or None
+    striking = faults_of(settings)  # the timeline has those of arrivals already
+    options["faults"] = tuple(fault for fault in striking if not isinstance(fault, ArrivalFault))
+    return Ready(model, held, rule_of(settings, own), timeline_of(settings), work_of(settings), options)
 
 
 @dataclass(frozen=True)
@@ -114,13 +103,12 @@ class OpenRun:
 
     def simulate(self, timeline: Timeline, evaluate_every: int) -> Simulation:
         parts = ready(replace(self.settings, steps=1))  # the timeline of one step makes room for the real one
-        return simulation(self.settings, parts, timeline=timeline, evaluate_every=evaluate_every)
+        return replace(parts, timeline=timeline).simulation(evaluate_every=evaluate_every)
 
 
 def chapters(settings: RunSettings, looks: int = 60) -> tuple[theory.Chapter, ...]:
     """Repeat the run, measuring at about `looks` steps, and hold each of its stages against its theorem."""
-    options = {name: getattr(settings, name) for name in ("seed", "hold", "staleness")}
-    return theory.chapters(**_for_theorems(settings), looks=looks, **options)
+    return theory.chapters(**_for_theorems(settings, "seed", "hold", "staleness"), looks=looks)
 
 
 def constants_at_start(settings: RunSettings) -> theory.StageOne:
@@ -128,13 +116,14 @@ def constants_at_start(settings: RunSettings) -> theory.StageOne:
     return theory.constants_at_start(**_for_theorems(replace(settings, steps=1, faults=())))
 
 
-def _for_theorems(settings: RunSettings) -> dict[str, Any]:
+def _for_theorems(settings: RunSettings, *options: str) -> dict[str, Any]:
     if settings.rule.kind == NO_RULE:
         raise UserError(
             "this run trained nothing, so there is nothing to compare a theorem with: give one with a rule."
         )
     parts = ready(replace(settings, device="cpu").resolved())
-    found = {name: getattr(parts, name) for name in ("model", "data", "rule", "timeline", "work", "loss")}
+    found = {name: getattr(parts, name) for name in ("model", "data", "rule", "timeline", "work")}
+    found |= {name: parts.options[name] for name in ("loss", *options)}
     return found | ({"faults": listed(faults_of(settings))} if settings.faults else {})
 
 
@@ -158,16 +147,6 @@ def own_model(make: Any, seed: int, offered: components.Offered, given: Mapping[
     if not isinstance(found, nn.Module):
         raise UserError(f"model gives {type(found).__name__}: return a torch.nn.Module.")
     return found
-
-
-def loss_of(settings: RunSettings) -> Any:
-    """A loss of the user's own, or None for the one that suits the labels."""
-    return components.load(settings.loss, "loss") if settings.loss else None
-
-
-def metrics_of(settings: RunSettings) -> dict[str, Callable[..., Any]] | None:
-    """Metrics of the user's own by the names of their functions."""
-    return {name.rpartition(":")[2]: components.load(name, "metric") for name in settings.metrics} or None
 
 
 def data_of(settings: RunSettings) -> FederatedData:
@@ -237,7 +216,7 @@ def rule_of(settings: RunSettings, own: ServerGradient | None) -> Rule:
     if "server_samples" in settings.rule.settings:
         given["server_gradient"] = own
     rule = rules.build(
-        rule_name(settings.rule.kind),
+        facts_of(settings.rule.kind).name,
         **given,
         optimizer=OPTIMIZERS[settings.optimizer],
         schedule=schedules.named(settings.schedule, settings.steps),
@@ -250,10 +229,8 @@ def _plain(name: str, value: Any) -> Any:
     """What TOML cannot say: discounts are objects, pairs are tuples."""
     if name == "discount":
         table = {"kind": value} if isinstance(value, str) else dict(value)
-        kind = table.pop("kind", None)
-        if kind not in DISCOUNTS:
-            raise unknown("discount", str(kind), DISCOUNTS)
-        return components.made(f"discount {kind!r}", DISCOUNTS[kind], table, {})
+        kind = str(table.pop("kind", None))
+        return components.made(f"discount {kind!r}", components.find(kind, "discount", DISCOUNTS), table, {})
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -269,7 +246,6 @@ def _part(name: str) -> type[Part]:
 
 def timeline_of(settings: RunSettings) -> Timeline:
     """The timeline of a run with its faults: made longer until enough steps are left."""
-    described.check(settings.arrivals.kind, settings.arrivals.settings)
     striking = [fault for fault in faults_of(settings) if isinstance(fault, ArrivalFault)]
     if not striking:
         return _timeline(settings, settings.steps)
@@ -328,12 +304,3 @@ def faults_of(settings: RunSettings) -> tuple[Fault, ...]:
     for fault in found:
         chances(fault, settings.clients, settings.seed)
     return found
-
-
-def with_defaults(choice: Choice) -> Choice:
-    """A fault with its defaults written out."""
-    fault = faults.build(choice.kind, **choice.settings)
-    shown = {name: value for name, value in vars(fault).items() if value is not None}
-    if fault.clients is not None:
-        del shown["share"]
-    return Choice(choice.kind, {n: list(v) if isinstance(v, tuple) else v for n, v in shown.items()})

@@ -6,7 +6,8 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, TextIO
+from html import escape
+from typing import Any
 
 from kasync import notebook
 from kasync.simulator import Record
@@ -37,15 +38,12 @@ class Display:
 class Lines(Display):
     """One line for each run that ends."""
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self.stream = stream or sys.stderr
-        self.total = self.count = 0
-        self.began = time.monotonic()
-        self.guard = threading.Lock()
+    def __init__(self) -> None:
+        self.began, self.guard = time.monotonic(), threading.Lock()
 
     def begin(self, runs: int, finished: int) -> None:
         self.total, self.count = runs, finished
-        print(f"{runs} runs, {finished} of them finished already", file=self.stream, flush=True)
+        print(f"{runs} runs, {finished} of them finished already", file=sys.stderr, flush=True)
 
     def done(self, name: str, summary: dict[str, Any]) -> None:
         passed = time.monotonic() - self.began
@@ -57,7 +55,7 @@ class Lines(Display):
     def _say(self, words: str) -> None:
         with self.guard:
             self.count += 1
-            print(f"[{self.count}/{self.total}] {words}", file=self.stream, flush=True)
+            print(f"[{self.count}/{self.total}] {words}", file=sys.stderr, flush=True)
 
 
 class Bars(Display):
@@ -83,7 +81,6 @@ class Bars(Display):
         self.labels = dict(labels or {})
         self.tasks = {name: self.progress.add_task(words, start=False, told="") for name, words in self.labels.items()}
         self.shown: dict[str, float] = {}
-        self.told: dict[str, str] = {}
 
     def begin(self, runs: int, finished: int) -> None:
         self.all = self.progress.add_task("runs", total=runs, completed=finished, told="")
@@ -93,15 +90,14 @@ class Bars(Display):
         if name not in self.tasks:
             self.tasks[name] = self.progress.add_task(name, told="")
         self.progress.reset(self.tasks[name], total=steps, told="")  # its stack may have failed before
-        self.told[name], self.shown[name] = "", 0.0
 
     def step(self, name: str, record: Record) -> None:
+        now, told = time.monotonic(), dict[str, Any]()
         if record.accuracy is not None:
-            self.told[name] = f"accuracy {record.accuracy:.4f}, staleness {record.staleness.mean():.0f}"
-        now = time.monotonic()
-        if now - self.shown[name] > 0.1:
+            told = {"told": f"accuracy {record.accuracy:.4f}, staleness {record.staleness.mean():.0f}"}
+        if told or now - self.shown.get(name, 0.0) > 0.1:
             self.shown[name] = now
-            self.progress.update(self.tasks[name], completed=record.step, told=self.told[name])
+            self.progress.update(self.tasks[name], completed=record.step, **told)
 
     def done(self, name: str, summary: dict[str, Any]) -> None:
         self._ended(name, _accuracy(summary) or "done")
@@ -115,8 +111,8 @@ class Bars(Display):
 
     def _ended(self, name: str, words: str) -> None:
         if name in self.labels:
-            task = self.progress.tasks[self.progress.task_ids.index(self.tasks[name])]
-            self.progress.update(self.tasks[name], completed=task.total, told=words)
+            steps = {task.id: task.total for task in self.progress.tasks}
+            self.progress.update(self.tasks[name], completed=steps[self.tasks[name]], told=words)
         elif name in self.tasks:
             self.progress.remove_task(self.tasks.pop(name))
         self.progress.advance(self.all)
@@ -128,13 +124,11 @@ class Cell(Display):
     def __init__(self) -> None:
         self.steps: dict[str, int] = {}
         self.now: dict[str, tuple[int, str]] = {}
-        self.total = self.count = self.lost = 0
-        self.began = self.shown = time.monotonic()
         self.handle: Any = None
 
     def begin(self, runs: int, finished: int) -> None:
         self.total, self.count, self.lost, self.began = runs, finished, 0, time.monotonic()
-        self._show(at_once=True)
+        self._show()
 
     def start(self, name: str, steps: int) -> None:
         self.steps[name], self.now[name] = steps, (0, "")
@@ -142,12 +136,13 @@ class Cell(Display):
     def step(self, name: str, record: Record) -> None:
         accuracy = self.now[name][1] if record.accuracy is None else f", accuracy {record.accuracy:.4f}"
         self.now[name] = (record.step, accuracy)
-        self._show()
+        if time.monotonic() - self.shown > 0.2:
+            self._show()
 
     def done(self, name: str, summary: dict[str, Any]) -> None:
         self.count += 1
         self.now.pop(name, None)
-        self._show(at_once=True)
+        self._show()
 
     def failed(self, name: str, why: str) -> None:
         self.lost += 1
@@ -155,27 +150,18 @@ class Cell(Display):
 
     def end(self) -> None:
         self.now = {}
-        self._show(at_once=True)
+        self._show()
 
-    def words(self) -> str:
-        """What the line says."""
-        going = [f"{name}: step {step}/{self.steps[name]}{told}" for name, (step, told) in self.now.items()]
-        lost = f", {self.lost} failed" if self.lost else ""
-        passed = time.monotonic() - self.began
-        return "; ".join([f"{self.count} of {self.total} runs{lost}, {passed:.0f} s", *going])
-
-    def _show(self, at_once: bool = False) -> None:
-        now = time.monotonic()
-        if not at_once and now - self.shown < 0.2:
-            return
-        self.shown = now
-        from html import escape
-
+    def _show(self) -> None:
         from IPython.display import HTML, display
 
+        self.shown = time.monotonic()
+        lost = f", {self.lost} failed" if self.lost else ""
+        words = [f"{self.count} of {self.total} runs{lost}, {self.shown - self.began:.0f} s"]
+        words += [f"{name}: step {step}/{self.steps[name]}{told}" for name, (step, told) in self.now.items()]
         share = sum(step / max(1, self.steps[name]) for name, (step, _) in self.now.items())
         bar = f'<progress value="{self.count + share:.3f}" max="{max(1, self.total)}" style="width: 20em"></progress>'
-        page = HTML(f"{bar} {escape(self.words())}")  # type: ignore[no-untyped-call]
+        page = HTML(f"{bar} {escape('; '.join(words))}")  # type: ignore[no-untyped-call]
         if self.handle is None:
             self.handle = display(page, display_id=True)  # type: ignore[no-untyped-call]
         else:
@@ -189,11 +175,9 @@ def _accuracy(summary: Mapping[str, Any], before: str = "") -> str:
 
 def fitting(quiet: bool = False, labels: Mapping[str, str] | None = None) -> Display:
     """Bars in a notebook or on a terminal, lines on a terminal without rich, nothing where nobody looks."""
-    if quiet:
-        return Display()
-    if notebook.running():
+    if notebook.running() and not quiet:
         return Cell()
-    if not sys.stderr.isatty():
+    if quiet or not sys.stderr.isatty():
         return Display()
     try:
         return Bars(labels)

@@ -10,11 +10,14 @@ from fnmatch import fnmatchcase
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kasync import components, files
 from kasync.errors import UserError, unknown
 from kasync.experiments.settings import ELSEWHERE, SECTIONS, RunSettings, facts_of, title_of
+
+if TYPE_CHECKING:
+    from kasync.experiments.runner import Wanted
 
 HERE = Path(__file__).parent
 PAPERS, PROBLEMS, DEMO = HERE / "papers", HERE / "problems", HERE / "demo.toml"
@@ -117,16 +120,16 @@ class Cell:
 
     def record(self) -> dict[str, Any]:
         """As cells.parquet has it."""
-        made = {"device": self.settings.device_kind, "precision": self.settings.precision}
-        return cell_record(self.task, self.rule, self.staleness, self.seed, self.settings.name) | made
+        return cell_record(self.task, self.rule, self.staleness, self.seed, self.settings)
 
 
-def cell_record(task: Task, rule: Contender, staleness: str, seed: int, key: str) -> dict[str, Any]:
-    """A row of cells.parquet: where a run stands, and the key of the run."""
-    place = {"task": task.name, "rule": rule.label, "staleness": staleness, "seed": seed, "key": key}
+def cell_record(task: Task, rule: Contender, staleness: str, seed: int, run: RunSettings | Wanted) -> dict[str, Any]:
+    """A row of cells.parquet: where a run stands, its key, and on what it is made."""
+    place = {"task": task.name, "rule": rule.label, "staleness": staleness, "seed": seed, "key": run.name}
     factors = {"of": rule.of, "factor": rule.factor} if rule.of else {}
     axes = {f"axis.{name}": value for name, value in task.axes.items()}
-    return place | {"kind": rule.rule, "group": task.group, "x": task.x} | factors | axes
+    made = {"device": run.device_kind, "precision": run.precision}
+    return place | {"kind": rule.rule, "group": task.group, "x": task.x} | factors | axes | made
 
 
 @dataclass(frozen=True)
@@ -161,12 +164,12 @@ class Experiment:
 
         A rule that competes at several rates stands for all of them.
         """
-        kept, contenders = self.tasks, self.rules
-        for pattern in tasks or ():
-            if not any(fnmatchcase(task.name, pattern) for task in self.tasks):
-                raise unknown(f"task of {self.name}", pattern, [task.name for task in self.tasks])
-        if tasks is not None:
-            kept = [task for task in self.tasks if any(fnmatchcase(task.name, pattern) for pattern in tasks)]
+        every, contenders = [task.name for task in self.tasks], self.rules
+        fitting = {pattern: [name for name in every if fnmatchcase(name, pattern)] for pattern in tasks or ()}
+        for pattern, found in fitting.items():
+            if not found:
+                raise unknown(f"task of {self.name}", pattern, every)
+        kept = [task for task in self.tasks if tasks is None or any(task.name in each for each in fitting.values())]
         if rules:
             known = {each.label: each for each in self.rules}
             at_rates = {rule: [each for each in self.rules if each.of == rule] for rule in rules}
@@ -206,8 +209,7 @@ class Experiment:
         if "k" in values:  # a script that takes another number of deliveries than the others
             table["k"] = values.pop("k")
         _sized(table)
-        if "lr_per_arrival" in values:  # SASGD as most of its authors' scripts have it, not divided by k
-            values["lr"] = values.pop("lr_per_arrival") * table["k"]
+        values = _per_step(values, table["k"])
         if rule.factor != 1.0:
             values[facts_of(rule.rule).rate] *= rule.factor
         kind = "none" if self.kind == "timelines" else rule.rule
@@ -362,8 +364,7 @@ def read(path: Path, scale: str = "quick") -> Experiment:
     table, where = files.read_toml(path), path.name
     if "include" in table:  # its tables come on top of those of the file that it includes
         table = {**files.read_toml(path.parent / str(table.pop("include"))), **table}
-    _only(table, KEYS, where)
-    _needs(table, ("title", "shows", "command", "rules"), str(path))
+    _only(table, KEYS, where, ("title", "shows", "command", "rules"))
     _only(table.get("seeds", {}), SCALES, f"[seeds] of {where}")
     for key, options in (("kind", KINDS), ("metric", METRICS), ("baseline", table["rules"])):
         if table.get(key, options[0]) not in options:
@@ -429,8 +430,7 @@ def _values(
 
 
 def _task(row: Mapping[str, Any], problems: Mapping[str, Problem], where: str) -> Task:
-    _only(row, TASK, where)
-    _needs(row, ("name", "problem"), f"a task in {where}")
+    _only(row, TASK, f"a task in {where}", ("name", "problem"))
     run = row.get("run", {})
     _only(run, _names(RunSettings) | SHORT, f"run of {row['name']!r} in {where}")
     own = {name: value for name, value in row.items() if name != "title"}
@@ -439,7 +439,7 @@ def _task(row: Mapping[str, Any], problems: Mapping[str, Problem], where: str) -
 
 
 def _variant(label: str, row: Mapping[str, Any], where: str) -> Contender:
-    _needs(row, ("rule",), f"[variants.{label}] of {where}")
+    _only(row, row, f"[variants.{label}] of {where}", ("rule",))
     own = {name: value for name, value in row.items() if name not in ("rule", "title", "run")}
     return Contender(label, row["rule"], row.get("title", label), own, row.get("run", {}))
 
@@ -461,28 +461,21 @@ def problem(name: str) -> Problem:
     known = sorted(path.stem for path in PROBLEMS.glob("*.toml"))
     if name not in known:
         raise unknown("problem", name, known)
-    return read_problem(PROBLEMS / f"{name}.toml")
-
-
-def read_problem(path: Path) -> Problem:
-    """A problem from its file."""
-    return _problem(path.stem, files.read_toml(path), str(path))
+    path = PROBLEMS / f"{name}.toml"
+    return _problem(name, files.read_toml(path), str(path))
 
 
 def _problem(name: str, table: Mapping[str, Any], where: str) -> Problem:
-    _only(table, _names(Problem) - {"name"}, where)
-    _needs(table, ("title", "run", "rules"), where)
+    _only(table, _names(Problem) - {"name"}, where, ("title", "run", "rules"))
     return Problem(name, **table)
 
 
-def _only(table: Mapping[str, Any], known: Collection[str], where: str) -> None:
+def _only(table: Mapping[str, Any], known: Collection[str], where: str, needed: Sequence[str] = ()) -> None:
+    """Refuse a table with other keys than these, or without those that are needed."""
     for key in table:
         if key not in known:
             raise unknown(f"key in {where}", key, known)
-
-
-def _needs(table: Mapping[str, Any], names: Sequence[str], where: str) -> None:
-    missing = [name for name in names if name not in table]
+    missing = [name for name in needed if name not in table]
     if missing:
         raise UserError(f"{where} has no {' and '.join(missing)}: add it.")
 
@@ -498,28 +491,31 @@ FALLBACK = Problem("own", "own", {"steps": 1000}, {MAIN: {"lr": 0.05}})
 
 def problem_for(dataset: str) -> Problem:
     """The problem whose settings suit this data set, on this data set."""
-    if dataset not in SUITS:
-        return replace(FALLBACK, title=components.short(dataset), run={**FALLBACK.run, "dataset": dataset})
-    suiting = problem(SUITS[dataset])
+    suiting = problem(SUITS[dataset]) if dataset in SUITS else replace(FALLBACK, title=components.short(dataset))
     return replace(suiting, run={**SIZES, **suiting.run, "dataset": dataset})
-
-
-def rule_table(kind: str, dataset: str, run: Mapping[str, Any]) -> dict[str, Any]:
-    """[rule] for this rule on this data set."""
-    base, facts = problem_for(dataset), facts_of(kind)
-    suits = {facts.rate: facts.start} if facts.start is not None or facts.rate != "lr" else base.rules[MAIN]
-    values = {name: value for name, value in (base.rules.get(kind) or suits).items() if value is not None}
-    values.pop("k", None)  # the command line says it
-    if "lr_per_arrival" in values:
-        values["lr"] = values.pop("lr_per_arrival") * int(run.get("k", SIZES["k"]))
-    return {"kind": kind, **values}
 
 
 def settings_for(kind: str, given: Mapping[str, Any], own: Mapping[str, Any]) -> RunSettings:
     """A run of this rule: what suits the data set, then what was given."""
-    table = merged(SIZES, problem_for(str(given.get("dataset", "digits"))).run, given)
-    rule = rule_table(kind, str(table["dataset"]), table)
-    return RunSettings.of({**table, "rule": {**rule, **own}}, "the command line")
+    base = problem_for(str(given.get("dataset", "digits")))
+    table = merged(base.run, given)
+    return RunSettings.of({**table, "rule": {"kind": kind, **_suiting(base, kind, table), **own}}, "the command line")
+
+
+def _suiting(base: Problem, kind: str, run: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of this rule that suit the problem, in a run of these sizes."""
+    facts = facts_of(kind)
+    start = {facts.rate: facts.start} if facts.start is not None or facts.rate != "lr" else base.rules[MAIN]
+    suits = base.rules.get(kind) or start
+    values = {name: value for name, value in suits.items() if value is not None and name != "k"}  # k is the run's
+    return _per_step(values, int(run["k"]))
+
+
+def _per_step(values: dict[str, Any], k: int) -> dict[str, Any]:
+    """`lr_per_arrival`, SASGD's rate as most of its authors' scripts have it, times k."""
+    if "lr_per_arrival" in values:
+        values["lr"] = values.pop("lr_per_arrival") * k
+    return values
 
 
 def comparison(
@@ -532,14 +528,12 @@ def comparison(
     """
     dataset = str(given.get("dataset", "digits"))
     base = problem_for(dataset)
-    table = merged(SIZES, base.run, given)
-    contenders, filled = [], {}
+    table = merged(base.run, given)
+    contenders = []
     for rule in rules:
-        mine = own.get(rule, {})
-        filled[rule] = {name: value for name, value in rule_table(rule, dataset, table).items() if name != "kind"}
+        mine, brief = own.get(rule, {}), components.short(rule)
         words = ", ".join(f"{name} = {value}" for name, value in mine.items())
-        brief = components.short(rule)
-        shown = brief if sum(components.short(each) == brief for each in rules) == 1 else rule
+        shown = brief if [components.short(each) for each in rules].count(brief) == 1 else rule
         label, name = (f"{shown} {words}", f"{title_of(rule)} ({words})") if words else (shown, "")
         contenders.append(Contender(label, rule, name, mine))
     sizes = f"{table['clients']}/{table['k']}"
@@ -550,7 +544,7 @@ def comparison(
         f"{components.short(dataset)}-{sizes.replace('/', '-')}",
         ", ".join([f"P/K = {sizes}", *chosen]),
         base.title,
-        problem=replace(base, rules=filled),
+        problem=replace(base, rules={rule: _suiting(base, rule, table) for rule in rules}),
         run=table,
     )
     return Experiment(

@@ -37,13 +37,8 @@ class Plan:
 
     @property
     def settings(self) -> dict[str, dict[str, Any]]:
-        """Of every run, as tables."""
+        """Of every run, as tables; experiments share some."""
         return {cell.settings.name: cell.settings.table() for cell in self.cells}
-
-    @property
-    def runs(self) -> int:
-        """Distinct runs; experiments share some."""
-        return len({cell.settings.name for cell in self.cells})
 
 
 def plan(
@@ -87,7 +82,7 @@ def carry_out(made: Plan, out: Path, **where: Any) -> Outcome:
             about["rules"] = [{**row, **_marks(first[row["label"]])} for row in about["rules"]]
         labels = store.record(one.key, about, [cell.record() for cell in cells])
         places.setdefault(one.key, set()).update((cell.task.name, labels[cell.rule.label]) for cell in cells)
-    return replace(make(made.cells, out, **where), places=places)
+    return replace(make((cell.settings for cell in made.cells), out, **where), places=places)
 
 
 def _marks(settings: RunSettings) -> dict[str, Any]:
@@ -109,7 +104,7 @@ class Outcome:
 
 
 def make(
-    cells: Iterable[Cell],
+    runs: Iterable[RunSettings | Wanted],
     out: Path,
     *,
     engine: str = "local",
@@ -118,7 +113,7 @@ def make(
     address: str | None = None,
     display: Display | None = None,
 ) -> Outcome:
-    """Make every run of the cells that is not finished; a run that fails does not stop the others.
+    """Make every run that is not finished, each once; a run that fails does not stop the others.
 
     On Ray runs go side by side; with `workers` one after the other, each spread over so many workers.
     """
@@ -126,54 +121,40 @@ def make(
         raise unknown("engine", engine, ENGINES)
     if jobs < 1:
         raise UserError(f"jobs = {jobs}: give at least 1.")
-    runs = {cell.settings.name: cell.settings for cell in cells}
-    one_kind({(settings.device_kind, settings.precision) for settings in runs.values()}, "these runs")
-    spread = spreading(engine, workers, address)
-    if engine == "ray" and spread is None:
-        from kasync.experiments.ray_engine import make_all
-
-        return make_runs(runs, out, display, lambda missing, shown: make_all(missing, out, shown, jobs, address))
-    wanted = {name: described(settings) for name, settings in runs.items()}
-    return make_runs(wanted, out, display, lambda missing, shown: make_local(missing, out, shown, jobs, spread))
-
-
-def spreading(engine: str, workers: int | None, address: str | None) -> dict[str, Any] | None:
-    """What kasync.simulate takes where each run is spread over workers; None where none is."""
     if engine == "local":
         for name, value in (("workers", workers), ("address", address)):
             if value is not None:
                 raise UserError(f"{name} = {value!r} is for engine 'ray': give that too, or leave {name} out.")
-    return None if workers is None else {"engine": engine, "workers": workers, "address": address}
-
-
-def make_runs(
-    runs: Mapping[str, Any],
-    out: Path,
-    display: Display | None,
-    made: Callable[[dict[str, Any], Display], Sequence[tuple[str, str]]],
-) -> Outcome:
-    """Have `made` make the runs that are not finished; it tells which failed and why."""
+    by_name = {one.name: one for one in map(described, runs)}
+    one_kind({(one.device_kind, one.precision) for one in by_name.values()}, "these runs")
     files.make_folder(out / "runs")
     store, display = Store(out), display or Display()
-    missing = {name: one for name, one in runs.items() if not store.finished(name)}
-    for name in runs.keys() - missing.keys():
+    missing = {name: one for name, one in by_name.items() if not store.finished(name)}
+    for name in by_name.keys() - missing.keys():
         tidy(out / "runs" / name)  # nothing to do for a packed one
-    display.begin(len(runs), len(runs) - len(missing))
+    display.begin(len(by_name), len(by_name) - len(missing))
     try:
-        failed = made(missing, display)
+        if engine == "ray" and workers is None:
+            from kasync.experiments.ray_engine import make_all
+
+            by_settings = {name: one.settings for name, one in missing.items() if one.settings is not None}
+            failed = make_all(by_settings, out, display, jobs, address)
+        else:
+            spread = {} if workers is None else {"engine": engine, "workers": workers, "address": address}
+            failed = make_local(missing, out, display, jobs, spread)
     finally:
         display.end()
-    return Outcome(len(missing) - len(failed), len(runs) - len(missing), tuple(failed))
+    return Outcome(len(missing) - len(failed), len(by_name) - len(missing), tuple(failed))
 
 
 def make_local(
-    runs: Mapping[str, Wanted], out: Path, display: Display, jobs: int, spread: Mapping[str, Any] | None = None
+    runs: Mapping[str, Wanted], out: Path, display: Display, jobs: int, spread: Mapping[str, Any]
 ) -> list[tuple[str, str]]:
     """On the CPU one after the other, since a run uses all cores; on a GPU `jobs` at once, stacked where alike."""
     on_gpu = any(one.device.startswith("cuda") for one in runs.values())
     rounded = any(one.precision == "tf32" for one in runs.values())  # PyTorch's switch is the process's
-    lanes = min(LANES, jobs) if on_gpu and not rounded and spread is None else 1
-    most = jobs // lanes if on_gpu and spread is None else 1
+    lanes = min(LANES, jobs) if on_gpu and not rounded and not spread else 1
+    most = jobs // lanes if on_gpu and not spread else 1
     queue, guard, stop = stacks(runs, most), threading.Lock(), threading.Event()
     failed: list[tuple[str, str]] = []
     broken: list[BaseException] = []
@@ -193,19 +174,18 @@ def make_local(
             display.failed(*failed[-1])
 
     def work() -> None:
-        while not stop.is_set():
-            with guard:
-                stack = next(queue, None)
-            if stack is None:
-                return
-            try:
+        try:
+            while not stop.is_set():
+                with guard:
+                    stack = next(queue, None)
+                if stack is None:
+                    return
                 attempt(stack)
-            except Stopped:
-                return
-            except BaseException as problem:
-                broken.append(problem)
-                stop.set()
-                return
+        except Stopped:
+            return
+        except BaseException as problem:
+            broken.append(problem)
+            stop.set()
 
     if lanes == 1:
         work()
@@ -217,29 +197,25 @@ def make_local(
 
 
 def _make_stack(
-    stack: Mapping[str, Wanted],
-    out: Path,
-    display: Display,
-    stop: threading.Event,
-    spread: Mapping[str, Any] | None = None,
+    stack: Mapping[str, Wanted], out: Path, display: Display, stop: threading.Event, spread: Mapping[str, Any]
 ) -> None:
     """Several runs as one, or one by itself."""
     for name, one in stack.items():
         display.start(name, one.steps)
-    first = next(iter(stack))
+    (first, one), *others = stack.items()
     try:
-        if len(stack) == 1:
-            tell = Watch(tell=lambda record: display.step(first, record), stop=stop.is_set)
-            summaries = [run(stack[first], out / "runs" / first, tell, spread=spread)]
+        if not others:
+            watch = Watch(tell=lambda record: display.step(first, record), stop=stop.is_set)
+            summaries = [run(one, out / "runs" / first, watch, spread=spread)]
         else:
-            folders = [(one, out / "runs" / name) for name, one in stack.items()]
+            folders = [(each, out / "runs" / name) for name, each in stack.items()]
             share = STACKED / LANES
             summaries = run_together(folders, lambda f, record: display.step(f.name, record), stop.is_set, share)
         for name in stack:
             (out / "runs" / name / "error.txt").unlink(missing_ok=True)
     finally:
-        if stack[first].device.startswith("cuda"):
-            _tidy(stack[first].device)
+        if one.device_kind == "cuda":
+            _tidy(one.device)
     for name, summary in zip(stack, summaries, strict=True):
         display.done(name, summary)
 
@@ -266,7 +242,7 @@ def _tidy(device: str) -> None:
         torch.cuda.empty_cache()
 
 
-def _side_by_side(work: Any, jobs: int, stop: threading.Event) -> None:
+def _side_by_side(work: Callable[[], None], lanes: int, stop: threading.Event) -> None:
     """So many threads, each with a CUDA stream of its own, so that small steps of several runs overlap."""
     import torch
 
@@ -274,7 +250,7 @@ def _side_by_side(work: Any, jobs: int, stop: threading.Event) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
             work()
 
-    threads = [threading.Thread(target=in_stream, daemon=True) for _ in range(jobs)]
+    threads = [threading.Thread(target=in_stream, daemon=True) for _ in range(lanes)]
     for thread in threads:
         thread.start()
     try:

@@ -59,39 +59,32 @@ def predominant(weights: ArrayLike, threshold: float = PREDOMINANT) -> NDArray[n
 
 def of_accuracies(accuracies: Sequence[float]) -> dict[str, float]:
     """What the test accuracies of a run say of its end."""
-    return {
-        "final_accuracy": statistics.final(accuracies),
-        "stability": statistics.stability(accuracies),
-        "best_accuracy": max(accuracies),
-        "last_accuracy": accuracies[-1],
-    }
+    found = (statistics.final(accuracies), statistics.stability(accuracies), max(accuracies), accuracies[-1])
+    return dict(zip(ENDS, found, strict=True))
 
 
 def summary(
-    rows: Sequence[dict[str, Any]],
-    weights: NDArray[Any],
-    staleness: NDArray[Any],
-    stages: NDArray[Any],
-    targets: Sequence[float] = TARGETS,
+    rows: Sequence[dict[str, Any]], weights: NDArray[Any], staleness: NDArray[Any], stages: NDArray[Any]
 ) -> dict[str, Any]:
     """All of it, from the rows of metrics.csv and what was recorded of every step, [J, K] and [J]."""
     accuracies = [row["accuracy"] for row in rows if row["accuracy"] is not None]
-    first = [(target, statistics.reached(accuracies, target)) for target in targets]
     number = predominant(weights)
     taken = np.count_nonzero(normalised(weights), axis=1) > 0  # [J]
     second = np.flatnonzero(stages == 2)
-    aggregates = [(ratio, aggregated(weights, staleness, ratio)) for ratio in RATIOS]
     return {
         **(of_accuracies(accuracies) if accuracies else dict.fromkeys(ENDS)),
         "last_test_loss": rows[-1]["test_loss"],
         "evaluations": len(rows),
         "reached": [
             {"accuracy": target, **{name: rows[place][name] for name in ("step", "time", "updates")}}
-            for target, place in first
-            if place is not None
+            for target in TARGETS
+            if (place := statistics.reached(accuracies, target)) is not None
         ],
         "average_staleness": average_staleness(weights, staleness),
-        "aggregated": [{"mu": ratio, "number": n, "staleness": stale} for ratio, (n, stale) in aggregates],
+        "aggregated": [
+            {"mu": ratio, **dict(zip(("number", "staleness"), aggregated(weights, staleness, ratio), strict=True))}
+            for ratio in RATIOS
+        ],
         "predominant": {
             "threshold": PREDOMINANT,
             "mean": float(number.mean()),
@@ -111,13 +104,9 @@ def summary(
 
 def told(simulation: Simulation) -> dict[str, NDArray[Any]]:
     """All steps so far as columns: [J] each, or [J, K] for weights, staleness, similarities and clients."""
-    done, timeline = simulation.done, simulation.timeline
-    rest: dict[str, NDArray[Any]] = {
-        "clients": timeline.clients,
-        "staleness": simulation.run.plan.reported,
-        "time": timeline.times,
-    }
-    return {name: values[:done] for name, values in (simulation.history.columns | rest).items()}
+    timeline, every = simulation.timeline, dict(simulation.history.columns)
+    every |= {"clients": timeline.clients, "staleness": simulation.run.plan.reported, "time": timeline.times}
+    return {name: values[: simulation.done] for name, values in every.items()}
 
 
 def rows_of(columns: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
@@ -212,14 +201,12 @@ def _series(columns: dict[str, NDArray[Any]], shares: NDArray[Any]) -> dict[str,
 
 
 def _counts(columns: dict[str, NDArray[Any]], shares: NDArray[Any]) -> dict[str, NDArray[Any]]:
-    k = shares.shape[1]
-    stale = columns["staleness"].ravel()
-    similar = columns["similarities"][~np.isnan(columns["similarities"])]
+    k, stale, similar = shares.shape[1], columns["staleness"].ravel(), columns["similarities"]
     return {
         "staleness_count": np.bincount(stale),
         "staleness_weight": np.bincount(stale, shares.ravel()).astype(np.float32),
         "weight_count": np.histogram(shares, WEIGHT_BINS, (0.0, 1.0))[0],
-        "similarity_count": np.histogram(similar, SIMILARITY_BINS, (-1.0, 1.0))[0],
+        "similarity_count": np.histogram(similar[~np.isnan(similar)], SIMILARITY_BINS, (-1.0, 1.0))[0],
         "selected_count": np.bincount((shares > 0).sum(1), minlength=k + 1),
         "predominant_count": np.bincount(predominant(columns["weights"]), minlength=k + 1),
     }

@@ -46,11 +46,12 @@ def _gathered(
     import ray
 
     waiting = {}
+    passed_on = {name: os.environ[name] for name in ("KASYNC_DATA", "KASYNC_CACHE") if name in os.environ}
     for name, settings in runs.items():
         share = {"num_gpus": 1 / jobs} if settings.device.startswith("cuda") else {"num_cpus": 1}
         task: Any = ray.remote(max_retries=RETRIES, **share)(_one)  # type: ignore[call-overload]
         begun = _files(folder / name)
-        waiting[task.remote(settings.table(), str(folder / name), str(sign), begun, dict(_passed_on()))] = name
+        waiting[task.remote(settings.table(), str(folder / name), str(sign), begun, passed_on)] = name
         display.start(name, settings.steps)
     failed = []
     while waiting:
@@ -111,7 +112,3 @@ def _put(folder: Path, found: Files) -> None:
     files.make_folder(folder)
     for name in sorted(found, key=lambda name: name == "summary.json"):
         files.write(folder / name, found[name])
-
-
-def _passed_on() -> Mapping[str, str]:
-    return {name: os.environ[name] for name in ("KASYNC_DATA", "KASYNC_CACHE") if name in os.environ}

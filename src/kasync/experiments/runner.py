@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import kasync
 from kasync import checkpoint, files, lock, timelines
 from kasync.errors import UserError
 from kasync.experiments import metrics
-from kasync.experiments.build import Ready, ready, simulation, timeline_of
+from kasync.experiments.build import Ready, ready, timeline_of
 from kasync.experiments.metrics import rows_of, told
 from kasync.experiments.settings import ELSEWHERE, NO_RULE, RunSettings, facts_of
 from kasync.simulator import Record, Simulation, together
@@ -57,18 +57,33 @@ class Opened:
 class Wanted:
     """A run that somebody described, by settings or by values of Python.
 
+    name    of its folder among others
+    table   its settings, as run.toml has them
+    ready   makes its parts
     alike   equal for runs that may be stacked; None for one that cannot be
-    open    folder, what it says of itself, seconds between checkpoints, how work is spread -> ready to go on;
-            or the summary of a run that trains nothing
-    begun   folder -> what an earlier sitting wrote about itself; a folder of another run is refused
     """
 
-    steps: int
-    device: str
-    precision: str
+    name: str
+    table: Mapping[str, Any]
+    ready: Callable[[], Ready]
     alike: str | None
-    open: Callable[[Path, Mapping[str, Any], float | None, Mapping[str, Any]], Opened | dict[str, Any]]
-    begun: Callable[[Path], dict[str, Any]] = lambda folder: {}
+    settings: RunSettings | None = None  # where they describe it
+
+    @property
+    def steps(self) -> int:
+        return int(self.table["steps"])
+
+    @property
+    def device(self) -> str:
+        return str(self.table["device"])
+
+    @property
+    def device_kind(self) -> str:
+        return self.device.partition(":")[0]
+
+    @property
+    def precision(self) -> str:
+        return str(self.table["precision"])
 
 
 def run(
@@ -84,18 +99,19 @@ def run(
 
     `spread` has what kasync.simulate takes to compute clients' work on a cluster: engine, workers, address.
     """
-    one, watch, new = of(wanted), watch or Watch(), not folder.exists()
+    one = described(wanted.resolved() if isinstance(wanted, RunSettings) else wanted)
+    watch, new = watch or Watch(), not folder.exists()
     files.make_folder(folder)
     try:
         with lock.held(folder):
-            begun = one.begun(folder)
+            begun = _begun(one, folder)
             if finished(folder):
                 _forget_checkpoint(folder)  # it was killed just before its end
                 done: dict[str, Any] = files.read_json(folder / "summary.json")
                 return done
             if begun and not (folder / CHECKPOINT).exists():
                 watch.say(f"{folder} was begun and has no checkpoint yet: it starts over.")
-            opened = one.open(folder, begun, checkpoint_every, spread or {})
+            opened = _open(one, folder, begun, checkpoint_every, spread or {})
             return opened if isinstance(opened, dict) else closed(opened, follow(opened, watch), keep_model)
     except UserError:
         with suppress(OSError):  # it is not empty: something began
@@ -118,8 +134,8 @@ def run_together(
             for one, folder in wanted[len(summaries) :]:
                 files.make_folder(folder)
                 locks.enter_context(lock.held(folder))
-                of(one).begun(folder)
-                ready_to_go = of(one).open(folder, {}, None, {})
+                _begun(described(one), folder)
+                ready_to_go = _open(described(one), folder, {}, None, {})
                 assert isinstance(ready_to_go, Opened), "a run that trains nothing is never alike"
                 opened.append(ready_to_go)
                 memory = ready_to_go.simulation.memory
@@ -162,17 +178,14 @@ def _forget_checkpoint(folder: Path) -> None:
     checkpoint.clear(folder, re.escape(CHECKPOINT))
 
 
-# ---- a run that settings describe
+# ---- from a description to a run that is ready to go on
 
 
-def of(wanted: RunSettings | Wanted) -> Wanted:
-    return described(wanted.resolved()) if isinstance(wanted, RunSettings) else wanted
-
-
-def described(settings: RunSettings) -> Wanted:
-    """A run as its resolved settings describe it."""
-    opens, begun = partial(_open, settings), partial(_begun, settings)
-    return Wanted(settings.steps, settings.device, settings.precision, _alike(settings), opens, begun)
+def described(run: RunSettings | Wanted) -> Wanted:
+    """A run as its resolved settings describe it, or as somebody described it already."""
+    if isinstance(run, Wanted):
+        return run
+    return Wanted(run.name, run.table(), partial(ready, run), _alike(run), run)
 
 
 def _alike(settings: RunSettings) -> str | None:
@@ -186,12 +199,13 @@ def _alike(settings: RunSettings) -> str | None:
     return json.dumps(kept, sort_keys=True, default=str)
 
 
-def _begun(settings: RunSettings, folder: Path) -> dict[str, Any]:
+def _begun(wanted: Wanted, folder: Path) -> dict[str, Any]:
+    """What an earlier sitting wrote about itself; a folder of a run with other settings is refused."""
     path = folder / "run.toml"
     if not path.exists():
         return {}
-    table = files.read_toml(path)
-    if RunSettings.read(path).identity != settings.identity:
+    table, settings = files.read_toml(path), wanted.settings
+    if settings is not None and RunSettings.read(path).identity != settings.identity:
         ours = settings.table()
         differs = [name for name in ours if table.get(name) != ours[name] and name not in ELSEWHERE]
         raise UserError(
@@ -203,24 +217,29 @@ def _begun(settings: RunSettings, folder: Path) -> dict[str, Any]:
 
 
 def _open(
-    settings: RunSettings,
+    wanted: Wanted,
     folder: Path,
     begun: Mapping[str, Any],
     checkpoint_every: float | None,
     spread: Mapping[str, Any],
 ) -> Opened | dict[str, Any]:
-    """The way of holding staleness stays what it was, since a checkpoint holds the one or the other."""
-    if settings.rule.kind == NO_RULE:
-        return _only_timeline(settings, folder)
-    torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
-    parts, options = ready(settings), dict(spread)
+    """The run ready to go on, or the summary of one that trains nothing.
+
+    The way of holding staleness stays what it was, since a checkpoint holds the one or the other.
+    """
+    settings = wanted.settings
+    if settings is not None:
+        if settings.rule.kind == NO_RULE:
+            return _only_timeline(wanted, settings, folder)
+        torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
+    parts, options = wanted.ready(), dict(spread)
     if checkpoint_every is not None:
         options |= {"checkpoint": folder / CHECKPOINT, "checkpoint_every": checkpoint_every}
         if (folder / CHECKPOINT).exists():
-            options["hold"] = begun.get("hold", settings.hold)
-    found = simulation(settings, parts, **options)
-    _describe(settings, folder, parts.data.source, found.memory.hold)
-    return Opened(folder, parts, found, settings.accepted)
+            options["hold"] = begun.get("hold", parts.options["hold"])
+    simulation = parts.simulation(**options)
+    _describe(wanted, folder, parts.data.source, simulation.memory.hold)
+    return Opened(folder, parts, simulation, settings.accepted if settings else 0)
 
 
 # ---- what a run leaves behind
@@ -277,7 +296,7 @@ def closed(opened: Opened, seconds: float, keep_model: bool, stacked: int = 1) -
     return summary
 
 
-def _only_timeline(settings: RunSettings, folder: Path) -> dict[str, Any]:
+def _only_timeline(wanted: Wanted, settings: RunSettings, folder: Path) -> dict[str, Any]:
     """No rule: the timeline is made and measured."""
     began = time.monotonic()
     timeline = timeline_of(settings)
@@ -285,7 +304,7 @@ def _only_timeline(settings: RunSettings, folder: Path) -> dict[str, Any]:
     round_steps = settings.clients // settings.k  # Appendix D speaks of the time after these
     settled = timelines.held_staleness(timeline)[round_steps:] + 1.0
     files.write_arrays(folder / "steps.npz", arrays)
-    _describe(settings, folder, "no data: only the timeline is made", "")
+    _describe(wanted, folder, "no data: only the timeline is made", "")
     summary = {
         "format": "kasync summary",
         "version": 1,
@@ -300,30 +319,19 @@ def _only_timeline(settings: RunSettings, folder: Path) -> dict[str, Any]:
     return summary
 
 
-def _describe(settings: RunSettings, folder: Path, source: str, hold: str) -> None:
+def _describe(wanted: Wanted, folder: Path, source: str, hold: str) -> None:
     """run.toml: the settings and what the run was made with; a timeline from a file is kept beside it."""
-    made = made_with(settings.device, source, hold)
-    if settings.arrivals.kind == "file":
+    table, settings, cuda = dict(wanted.table), wanted.settings, wanted.device_kind == "cuda"
+    if settings is not None and settings.arrivals.kind == "file":
         timelines.save(timelines.load(settings.arrivals.settings["path"]), folder / "timeline.npz")
-        settings = replace(settings, arrivals=settings.arrivals.having(path="timeline.npz"))
-    files.write(folder / "run.toml", files.toml_text(settings.table() | {"made": made}))
-
-
-def made_with(device: str, source: str, hold: str) -> dict[str, str]:
-    """The versions, the device and the precision that a run is made with."""
-    return {
+        table["arrivals"] = settings.arrivals.having(path="timeline.npz").table()
+    table["made"] = {
         "kasync": kasync.__version__,
         "torch": torch.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),
-        "device": device_words(device),
+        "device": torch.cuda.get_device_name(wanted.device) if cuda else f"CPU, {torch.get_num_threads()} threads",
         "source": source,
         "hold": hold,
     }
-
-
-def device_words(device: str) -> str:
-    """The device as a person names it."""
-    if torch.device(device).type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"CPU, {torch.get_num_threads()} threads"
+    files.write(folder / "run.toml", files.toml_text(table))

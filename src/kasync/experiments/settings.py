@@ -50,6 +50,10 @@ class Choice:
     def having(self, **settings: Any) -> Choice:
         return replace(self, settings={**self.settings, **settings})
 
+    def spelled_out(self, settings: Mapping[str, Any]) -> Choice:
+        """With all of its settings, as TOML says them."""
+        return Choice(self.kind, {n: list(v) if isinstance(v, tuple) else v for n, v in settings.items()})
+
 
 EXAMPLES = {"partition": "labels", "arrivals": "uniform", "rule": "wkafl", "work": "gradient", "faults": "flip_sign"}
 
@@ -149,11 +153,6 @@ class RunSettings:
             ) from None
 
 
-def help_of(name: str) -> str:
-    """What a setting is, in words."""
-    return str(get_type_hints(RunSettings, include_extras=True)[name].__metadata__[0])
-
-
 KINDS: dict[Any, tuple[type, str]] = {
     str: (str, "a text in quotes"),
     int: (int, "a whole number"),
@@ -193,29 +192,28 @@ def _as_table(value: Any) -> Any:
 
 
 def _resolved(settings: RunSettings) -> RunSettings:
+    from kasync import models
     from kasync.experiments import build
     from kasync.timelines.checks import sizes
 
     _check_names(settings)
     for name, least in (("clients", 1), ("k", 1), ("steps", 1), ("seed", 0), ("evaluate_every", 0), ("accepted", 0)):
         checks.count(name, getattr(settings, name), least)
-    if settings.k > settings.clients:
-        sizes_given = f"k = {settings.k} is more than clients = {settings.clients}"
-        raise UserError(f"{sizes_given}: lower k or raise clients; a client delivers at most once per step.")
     sizes(settings.clients, settings.k, settings.steps)
     share = settings.validation
     if not 0 <= share < 1:
         raise UserError(f"validation = {share}: give a share below 1, such as 0.1, or 0 for the test set.")
+    own_data = components.is_own(settings.dataset)
     build.faults_of(settings)  # as long as there are clients to have them
     settings = replace(
         settings,
         evaluate_every=settings.evaluate_every or max(1, settings.steps // EVALUATIONS),
-        model=settings.model or _model(settings.dataset),
+        model=settings.model or ("mlp" if own_data else models.default_for(settings.dataset)),
         staleness="none" if settings.rule.kind == FRESH else settings.staleness,
         arrivals=_arrivals(settings),
         rule=_rule(settings),
         partition=_partition(settings.partition),
-        faults=tuple(build.with_defaults(fault) for fault in settings.faults),
+        faults=tuple(_fault(fault) for fault in settings.faults),
     )
     settings = replace(settings, own=_fingerprints(settings))
     _check_device(settings)
@@ -235,12 +233,6 @@ def _fingerprints(settings: RunSettings) -> dict[str, str]:
     named = {**plain, **sections, **{f"metric {name}": name for name in settings.metrics}}
     own = {kind: name for kind, name in named.items() if components.is_own(name)}
     return {kind: fingerprint.of(components.load(name, kind)) for kind, name in own.items()}
-
-
-def _model(dataset: str) -> str:
-    from kasync import models
-
-    return "mlp" if components.is_own(dataset) else models.default_for(dataset)
 
 
 def _arrivals(settings: RunSettings) -> Choice:
@@ -273,17 +265,12 @@ def _rule(settings: RunSettings) -> Choice:
         if value is inspect.Parameter.empty:
             raise UserError(f"rule {kind!r} needs {name}: give it in [rule], or as --set {name}=VALUE.")
         if isinstance(value, bool | int | float | str | tuple | list | Mapping):
-            values[name] = list(value) if isinstance(value, tuple) else value
+            values[name] = value
     if len(ours) > 1:
         values["server_samples"] = SERVER_SAMPLES
         for name in OURS[1:]:
             checks.count(name, given.get(name, SERVER_SAMPLES))
-    return Choice(kind, values | {name: value for name, value in given.items() if name in OURS})
-
-
-def rule_name(kind: str) -> str:
-    """The rule behind a kind of [rule]."""
-    return "kasync_sgd" if kind == FRESH else kind
+    return settings.rule.spelled_out(values | {name: value for name, value in given.items() if name in OURS})
 
 
 def facts_of(kind: str) -> Facts:
@@ -291,7 +278,7 @@ def facts_of(kind: str) -> Facts:
     from kasync import rules
 
     if kind == FRESH:
-        return replace(rules.facts(rule_name(FRESH)), title="no staleness", place=6)
+        return replace(rules.facts("kasync_sgd"), title="no staleness", place=6)
     if kind not in rules.RULES and not components.is_own(kind):
         raise unknown("rule", kind, [*rules.RULES, FRESH])
     return rules.facts(kind)
@@ -311,14 +298,21 @@ def title_of(label: str) -> str:
 
 
 def _partition(choice: Choice) -> Choice:
-    """With its defaults written out."""
     from kasync.data import partition
 
-    shown = dict(vars(partition.build(choice.kind, **choice.settings)))
-    for later in ("allow_empty", "least"):  # runs made before there was such a setting keep their names
-        if not shown.get(later, True):
-            del shown[later]
-    return Choice(choice.kind, {n: list(v) if isinstance(v, tuple) else v for n, v in shown.items()})
+    shown = vars(partition.build(choice.kind, **choice.settings))
+    later = ("allow_empty", "least")  # runs made before there was such a setting keep their names
+    return choice.spelled_out({name: value for name, value in shown.items() if value or name not in later})
+
+
+def _fault(choice: Choice) -> Choice:
+    from kasync import faults
+
+    fault = faults.build(choice.kind, **choice.settings)
+    shown = {name: value for name, value in vars(fault).items() if value is not None}
+    if fault.clients is not None:
+        del shown["share"]
+    return choice.spelled_out(shown)
 
 
 def _check_names(settings: RunSettings) -> None:
@@ -345,17 +339,10 @@ def _check_names(settings: RunSettings) -> None:
 
 
 def _check_device(settings: RunSettings) -> None:
-    import torch
+    from kasync.simulator.validation import check_device
 
-    device = settings.device
-    try:
-        kind = torch.device(device).type
-    except RuntimeError:
-        kind = ""
-    if kind not in ("cpu", "cuda"):
-        raise UserError(f"device = {device!r}: give 'cpu', or 'cuda' for a GPU.")
-    there = torch.cuda.device_count() if kind == "cuda" and torch.cuda.is_available() else 0
-    if kind == "cuda" and (torch.device(device).index or 0) >= there:
-        raise UserError(f"device = {device!r}: there are {there} CUDA GPUs here; use --device cpu.")
-    if settings.precision == "tf32" and kind != "cuda":
-        raise UserError(f"precision = 'tf32' on device {device!r}: it is for a GPU, choose device 'cuda'.")
+    if settings.device_kind not in ("cpu", "cuda"):
+        raise UserError(f"device = {settings.device!r}: give 'cpu', or 'cuda' for a GPU.")
+    check_device(settings.device)
+    if settings.precision == "tf32" and settings.device_kind != "cuda":
+        raise UserError(f"precision = 'tf32' on device {settings.device!r}: it is for a GPU, choose device 'cuda'.")

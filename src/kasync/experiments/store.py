@@ -72,21 +72,19 @@ class Run:
         steps = (self.rows or self.steps).get("step")
         return int(steps[-1]) if steps is not None and len(steps) else 0
 
-    def reached(self, target: float, metric: str = "accuracy") -> Mapping[str, float] | None:
+    def reached(self, target: float, metric: str = "accuracy") -> Mapping[str, float]:
         """Step, virtual time and client updates of the first evaluation that meets this accuracy or perplexity."""
-        first = None
-        if self.rows and metric == "perplexity":
-            first = statistics.reached(-self.rows["test_loss"], -math.log(target))
-        elif self.rows:
-            first = statistics.reached(self.rows["accuracy"], target)
-        if first is None:
-            return None
-        return {name: float(self.rows[name][first]) for name in ("step", "time", "updates")}
+        if not self.rows:
+            return {}
+        lower = metric == "perplexity"
+        values, bound = (-self.rows["test_loss"], -math.log(target)) if lower else (self.rows["accuracy"], target)
+        first = statistics.reached(values, bound)
+        return {} if first is None else {name: float(self.rows[name][first]) for name in ("step", "time", "updates")}
 
     def aggregated(self, ratio: float) -> float | None:
         """N_ave of the summary for this mu."""
-        found = [row["number"] for row in self.summary.get("aggregated") or () if row["mu"] == ratio]
-        return found[0] if found else None
+        rows = self.summary.get("aggregated") or ()
+        return next((row["number"] for row in rows if row["mu"] == ratio), None)
 
 
 @dataclass(frozen=True)
@@ -124,13 +122,11 @@ class Store:
         path = self.folder / CELLS
         return _rows(path) if path.exists() else []
 
-    def record(
-        self, name: str, about: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], mixed: bool = False
-    ) -> dict[str, str]:
+    def record(self, name: str, about: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         """Add an experiment, or add to it, and say which label each rule got; several processes may do so at once.
 
         A rule with a `fingerprint` never takes the place of another one: it gets a label that tells the two apart.
-        Several kinds of device or precisions in one experiment are refused, unless what there is of old is `mixed`.
+        Several kinds of device or precisions in one experiment are refused.
         """
         files.make_folder(self.folder)
         with lock.held(self.folder, wait=10.0):
@@ -147,7 +143,7 @@ class Store:
             kept = [cell for cell in there if _place(cell) not in places]
             mine = [cell for cell in kept if cell["experiment"] == name and cell.get("device")]
             kinds = {(cell["device"], cell["precision"]) for cell in [*mine, *ours] if "device" in cell}
-            one_kind(set() if mixed else kinds, name)
+            one_kind(kinds, name)
             write_table(self.folder / CELLS, [*kept, *ours])
             files.write_json(self.folder / ABOUT, {"format": FORMAT, "version": VERSION, "experiments": every})
         return labels
@@ -173,7 +169,7 @@ class Store:
 
 def write_tables(folder: Path, runs: Sequence[Run]) -> None:
     """The three tables of these runs."""
-    write_table(folder / "metrics.parquet", None, _metrics(runs))
+    write_table(folder / "metrics.parquet", _metrics(runs))
     write_table(folder / "settings.parquet", [{"key": run.key, **dict(flat(run.settings))} for run in runs])
     write_table(folder / "runs.parquet", [_row(run) for run in runs])
 
@@ -199,40 +195,31 @@ def _arrow() -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
-def write_table(path: Path, rows: Sequence[Mapping[str, Any]] | None, columns: Mapping[str, Any] | None = None) -> None:
-    """One parquet file, whole or not at all; a value that a row lacks is null."""
+def write_table(path: Path, table: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> None:
+    """One parquet file of rows or of columns, whole or not at all; a value that a row lacks is null."""
     arrow, parquet = _arrow()
-    if columns is None:
-        names = dict.fromkeys(name for row in rows or () for name in row)
-        columns = {name: [row.get(name) for row in rows or ()] for name in names}
-    fields, arrays = [], []
-    for name, values in columns.items():
-        array, kind = _column(arrow, values)
-        arrays.append(array)
-        fields.append(arrow.field(name, array.type, metadata=kind))
-    content = io.BytesIO()
-    table = arrow.Table.from_arrays(arrays, schema=arrow.schema(fields))
-    few = [name for name, array in zip(columns, arrays, strict=True) if _repeats(arrow, array)]
-    parquet.write_table(table, content, compression="zstd", compression_level=19, use_dictionary=few)
+    if not isinstance(table, Mapping):
+        names = dict.fromkeys(name for row in table for name in row)
+        table = {name: [row.get(name) for row in table] for name in names}
+    columns, fields, few = [], [], []  # few: values that come so often again that a dictionary of them saves room
+    for name, values in table.items():
+        mixed = _mixed(values)
+        texts = [None if value is None else json.dumps(value, ensure_ascii=False) for value in values] if mixed else []
+        column = arrow.array(texts, arrow.string()) if mixed else arrow.array(values)
+        columns.append(column)
+        fields.append(arrow.field(name, column.type, metadata={JSON: b"1"} if mixed else None))
+        if not arrow.types.is_nested(column.type) and 2 * len(column.unique()) < len(column):
+            few.append(name)
+    content, whole = io.BytesIO(), arrow.Table.from_arrays(columns, schema=arrow.schema(fields))
+    parquet.write_table(whole, content, compression="zstd", compression_level=19, use_dictionary=few)
     files.write(path, content.getvalue())
 
 
-def _repeats(arrow: Any, array: Any) -> bool:
-    """Whether values come so often again that a dictionary of them saves room."""
-    if arrow.types.is_nested(array.type):
-        return False
-    return arrow.types.is_dictionary(array.type) or 2 * len(array.unique()) < len(array)
-
-
-def _column(arrow: Any, values: Any) -> tuple[Any, dict[bytes, bytes] | None]:
-    """The values with the narrowest type that keeps them as they are."""
-    if isinstance(values, list):
-        known = [value for value in values if value is not None]
-        tables = {tuple(row) for value in known if isinstance(value, list) for row in value if isinstance(row, dict)}
-        if len({type(value) for value in known}) > 1 or len(tables) > 1:
-            texts = [None if value is None else json.dumps(value, ensure_ascii=False) for value in values]
-            return arrow.array(texts, arrow.string()), {JSON: b"1"}
-    return arrow.array(values), None
+def _mixed(values: Any) -> bool:
+    """Whether a column holds values of several types, or tables of several shapes."""
+    known = [value for value in values if value is not None] if isinstance(values, list) else []
+    tables = {tuple(row) for value in known if isinstance(value, list) for row in value if isinstance(row, dict)}
+    return len({type(value) for value in known}) > 1 or len(tables) > 1
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -252,15 +239,12 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 def _metrics(runs: Sequence[Run]) -> dict[str, Any]:
     """Columns of metrics.parquet: the evaluations of one run after the other."""
     arrow, _ = _arrow()
-    names = dict.fromkeys(name for run in runs for name in run.rows)
     counts = [len(next(iter(run.rows.values()), ())) for run in runs]
-    keys = arrow.DictionaryArray.from_arrays(
-        arrow.array(np.repeat(np.arange(len(runs), dtype=np.int32), counts)), arrow.array([run.key for run in runs])
-    )
-    columns: dict[str, Any] = {"key": keys}
-    for name in names:
+    keys = [run.key for run, count in zip(runs, counts, strict=True) for _ in range(count)]
+    columns: dict[str, Any] = {"key": arrow.array(keys, arrow.string()).dictionary_encode()}
+    for name in dict.fromkeys(name for run in runs for name in run.rows):
         values = [run.rows.get(name, np.full(count, np.nan)) for run, count in zip(runs, counts, strict=True)]
-        joined = np.concatenate(values) if values else np.zeros(0)
+        joined = np.concatenate(values)
         whole = name in WHOLE and np.isfinite(joined).all()
         columns[name] = joined.astype(np.int64) if whole else joined
     return columns
@@ -272,24 +256,21 @@ def _tables(folder: Path, changed: tuple[int | None, ...]) -> Mapping[str, Run]:
     arrow, parquet = _arrow()
     try:
         table = parquet.read_table(folder / "metrics.parquet")
-        order = table["key"].combine_chunks()
+        keys, starts, counts = np.unique(np.asarray(table["key"], str), return_index=True, return_counts=True)
         columns = {name: np.asarray(table[name], np.float64) for name in table.column_names if name != "key"}
     except (OSError, KeyError, arrow.ArrowException) as problem:
         raise _damaged(folder / "metrics.parquet", problem) from None
-    numbers = order.indices.to_numpy() if len(order) else np.zeros(0, np.int32)  # [evaluations], ascending
-    names = order.dictionary.to_pylist() if len(order) else []
-    bounds = np.searchsorted(numbers, np.arange(len(names) + 1))
-    places = {key: slice(bounds[i], bounds[i + 1]) for i, key in enumerate(names) if bounds[i] < bounds[i + 1]}
+    places = dict(zip(keys.tolist(), map(slice, starts, starts + counts), strict=True))  # a run's rows are together
     settings = {row.pop("key"): row for row in _rows(folder / "settings.parquet")}
     runs = {}
     for row in _rows(folder / "runs.parquet"):
         key = row.pop("key")
         known = {name: value for name, value in row.items() if value is not None}
         made = {name: known.pop(column) for column, name in MADE.items() if column in known}
-        counts = {name: np.asarray(known.pop(name)) for name in COUNTS if name in known}
+        steps = {name: np.asarray(known.pop(name)) for name in COUNTS if name in known}
         rows = {name: values[places[key]] for name, values in columns.items()} if key in places else {}
         told = nested({name: value for name, value in settings[key].items() if value is not None})
-        runs[key] = Run(key, told, made, rows, counts, nested(known))
+        runs[key] = Run(key, told, made, rows, steps, nested(known))
     return runs
 
 
@@ -303,16 +284,11 @@ def run_in(folder: Path) -> Run:
 
 @lru_cache(maxsize=4096)
 def _run_in(folder: Path, changed: tuple[int | None, ...]) -> Run:
-    settings, rows, steps, summary = (when is not None for when in changed)
-    table = files.read_toml(folder / "run.toml") if settings else {}
-    return Run(
-        folder.name,
-        {name: value for name, value in table.items() if name != "made"},
-        table.get("made", {}),
-        _evaluations(folder / "metrics.csv") if rows else {},
-        _arrays(folder / "steps.npz") if steps else {},
-        files.read_json(folder / "summary.json") if summary else {},
-    )
+    readers = (files.read_toml, _evaluations, _arrays, files.read_json)
+    parts = zip(PARTS, readers, changed, strict=True)
+    settings, rows, steps, summary = ({} if when is None else read(folder / name) for name, read, when in parts)
+    made = settings.pop("made", {})
+    return Run(folder.name, settings, made, rows, steps, summary)
 
 
 def _changed(path: Path) -> int | None:

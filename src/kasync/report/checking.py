@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import product
+from itertools import permutations, product
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from kasync.experiments.store import Store
 from kasync.report import results as reading
 from kasync.report import tables
 from kasync.report.numbers import standings
-from kasync.report.results import ACCURACY, STABILITY, Results, all_of
+from kasync.report.results import Results, all_of
 from kasync.statistics import Estimate
 
 CLAIM = re.compile(r"(?P<mean>[-+−]?\d*\.\d+) ± (?P<half>\d*\.\d+|\d+(?=[ |)*]))")  # .973 ± .001 or 0.9734 ± 0.0158
@@ -25,11 +25,17 @@ def verify(folder: Path) -> Iterator[tuple[Path, list[str]]]:
     """Every file that says something about results at or under the folder, with what in it is not so."""
     every = []
     for path in stores(folder):
-        results = reading.read(path) if Store(path).experiments() else None
-        yield path, [*_runs(path), *(_missing(results) if results else ())]
-        if results is None:
+        store = Store(path)
+        problems = [problem for key in store.every() for problem in derived(store.run(key))]
+        if not store.experiments():
+            yield path, problems
             continue
-        every.append(results)
+        every.append(results := reading.read(path))
+        for experiment in results.experiments:
+            done, planned = experiment.counts
+            if done < planned:
+                problems.append(f"{experiment.name}: {planned - done} of {planned} runs are missing")
+        yield path, problems
         for name, text in tables.texts(results).items():
             written = path / "report" / name
             if written.exists():
@@ -40,24 +46,10 @@ def verify(folder: Path) -> Iterator[tuple[Path, list[str]]]:
         yield path, unfounded(path.read_text(encoding="utf-8"), known)
 
 
-def _runs(path: Path) -> Iterator[str]:
-    """Summaries that do not follow from their evaluations."""
-    store = Store(path)
-    for key in store.every():
-        yield from derived(store.run(key))
-
-
-def _missing(results: Results) -> Iterator[str]:
-    for experiment in results.experiments:
-        done, planned = experiment.counts
-        if done < planned:
-            yield f"{experiment.name}: {planned - done} of {planned} runs are missing"
-
-
 def _differences(written: str, derived: str) -> list[str]:
-    """The first line that differs; pictures are not compared."""
-    ours, theirs = ([line for line in text.split("\n") if not line.startswith("![")] for text in (written, derived))
-    ours, theirs = ([line for line in lines if line.strip()] for lines in (ours, theirs))
+    """The first line that differs; pictures and empty lines are not compared."""
+    texts = (written.split("\n"), derived.split("\n"))
+    ours, theirs = ([line for line in lines if line.strip() and not line.startswith("![")] for lines in texts)
     for number, (one, other) in enumerate(zip(ours, theirs, strict=False), 1):
         if one != other:
             return [f"line {number} says {one!r}, the store gives {other!r}"]
@@ -66,17 +58,16 @@ def _differences(written: str, derived: str) -> list[str]:
 
 def unfounded(text: str, known: NDArray[np.float64]) -> list[str]:
     """The means with intervals in a text that are none of those that are known, (mean, half width) each."""
-    claims = sorted({(match["mean"], match["half"]) for match in CLAIM.finditer(text)})
-    return [f"{mean} ± {half}" for mean, half in claims if not _says(mean, half, known)]
-
-
-def _says(mean: str, half: str, known: NDArray[np.float64]) -> bool:
-    """Whether the text is one of these, rounded to its digits; a sign that is not written may be either."""
-    means = known[:, 0] if mean[0] in "+-−" else np.abs(known[:, 0])
-    return bool((_rounds(mean.replace("−", "-"), means) & _rounds(half, known[:, 1])).any())
+    wrong = []
+    for mean, half in sorted({(match["mean"], match["half"]) for match in CLAIM.finditer(text)}):
+        means = known[:, 0] if mean[0] in "+-−" else np.abs(known[:, 0])  # a sign that is not written may be either
+        if not (_rounds(mean.replace("−", "-"), means) & _rounds(half, known[:, 1])).any():
+            wrong.append(f"{mean} ± {half}")
+    return wrong
 
 
 def _rounds(text: str, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which of the values are what is written, rounded to its digits."""
     digits = len(text.partition(".")[2])
     near: NDArray[np.bool_] = np.abs(float(text) - values) <= 0.5000001 * 10**-digits
     return near
@@ -90,23 +81,16 @@ def known_of(every: Iterable[Results]) -> NDArray[np.float64]:
 
 def estimates(every: Iterable[Results]) -> Iterator[Estimate]:
     """Every mean with an interval that a report could print: numbers of lines, paired differences, shares."""
-    for results in every:
-        for experiment in results.experiments:
-            for line, measure in product(experiment.lines, all_of(experiment)):
-                if (found := measure.estimate(line)) is not None:
-                    yield found
-            if experiment.about.baseline:
-                for line, time in product(experiment.lines, tables.to_targets(experiment)):
-                    if (found := tables.sooner(experiment, line, time)) is not None:
-                        yield found
-            for _, one, other in experiment.pairs:
-                for ours, theirs, measure in product((one, other), (one, other), (ACCURACY, STABILITY)):
-                    if ours is not theirs and (found := measure.difference(ours, theirs)) is not None:
-                        yield found
-            for task, way, _ in experiment.panels:
-                yield from (each.share for each in standings(experiment, task, way) if each.share is not None)
-            by_place = {(line.task.name, line.rule.label, line.staleness): line for line in experiment.lines}
-            for (task_name, label, way), line in by_place.items():
-                other_line = by_place.get((task_name, label, "true"))
-                if way == "published-code" and other_line is not None:
-                    yield from filter(None, (each.difference(line, other_line) for each in (ACCURACY, STABILITY)))
+    for experiment in (experiment for results in every for experiment in results.experiments):
+        lines = experiment.lines
+        found = [measure.estimate(line) for line, measure in product(lines, all_of(experiment))]
+        if experiment.about.baseline:
+            times = tables.to_targets(experiment)
+            found += [tables.sooner(experiment, line, time) for line, time in product(lines, times)]
+        for task, way, beside in experiment.panels:
+            pairs = permutations(beside, 2)
+            found += [measure.difference(*pair) for pair, measure in product(pairs, tables.JUDGED)]
+            found += [each.share for each in standings(experiment, task, way)]
+        for task, rule in product(experiment.tasks, experiment.rules):
+            found += filter(None, tables.between_semantics(experiment, task, rule))
+        yield from filter(None, found)

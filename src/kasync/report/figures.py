@@ -72,20 +72,17 @@ def looks(rules: Sequence[Contender]) -> dict[str, Look]:
 
 def look(place: int) -> Look:
     """The place-th look; no colour comes twice: after those of the list hues follow, far from the one before."""
-    colour, dark = COLOURS[place] if place < len(COLOURS) else (_hue(place, 0.4), _hue(place, 0.65))
-    turn = place // len(DASH)
-    dashes, markers = list(DASH), list(MARKER)
+    hue = (place * 0.618034) % 1.0  # the golden ratio spreads any number of hues
+    made = [colorsys.hls_to_rgb(hue, lightness, 0.75) for lightness in (0.4, 0.65)]
+    hues = ["#" + "".join(f"{round(255 * part):02X}" for part in parts) for parts in made]
+    colour, dark = COLOURS[place] if place < len(COLOURS) else hues
+    turn, dashes, markers = place // len(DASH), list(DASH), list(MARKER)
     return Look(colour, dark, dashes[(place + turn) % len(dashes)], markers[(place + 3 * turn) % len(markers)])
-
-
-def _hue(place: int, lightness: float) -> str:
-    share = (place * 0.618034) % 1.0  # the golden ratio spreads any number of hues
-    return "#" + "".join(f"{round(255 * part):02X}" for part in colorsys.hls_to_rgb(share, lightness, 0.75))
 
 
 def figures_of(experiment: Findings) -> Iterator[tuple[str, Any]]:
     """(name, figure) for everything there is to see so far."""
-    if experiment.kind == "timelines":
+    if experiment.about.kind == "timelines":
         drawn = [("held", held(experiment))]
     elif experiment.tried:
         drawn = [("rates", sensitivity(experiment))]
@@ -96,7 +93,9 @@ def figures_of(experiment: Findings) -> Iterator[tuple[str, Any]]:
         drawn += [(f"{name}-overview", overview(experiment, tasks)) for name, tasks in groups]
         if "Figure 2" in experiment.about.figures:
             drawn.append(("motivation", motivation(experiment)))
-    yield from ((_file_name(f"{experiment.name}-{name}"), figure) for name, figure in drawn if figure is not None)
+    for name, figure in drawn:
+        if figure is not None:
+            yield re.sub(r"[^a-z0-9]+", "-", f"{experiment.name}-{name}".lower()).strip("-"), figure
 
 
 def save(results: Results, folder: Path) -> list[tuple[str, Path]]:
@@ -112,26 +111,21 @@ def save(results: Results, folder: Path) -> list[tuple[str, Path]]:
     return saved
 
 
-def _file_name(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-
-
 def curves(experiment: Findings, tasks: Sequence[Task]) -> Any | None:
     """Test accuracy against steps or time, a row of panels for each semantics; None while nothing has been evaluated.
 
     Time is drawn in powers of ten where some runs last many times as long as others.
     """
-    ways, look, against = experiment.semantics, looks(experiment.rules), experiment.about.against
-    shown = [(way, task) for way in ways for task in tasks]
+    look, against = looks(experiment.rules), experiment.about.against
+    shown = [(way, task) for way in experiment.semantics for task in tasks]
     columns = len(tasks) if len(tasks) <= WIDE else NARROW
     figure, axes = panels(-(-len(shown) // columns), columns)
     for place, (panel, (way, task)) in enumerate(zip(axes.flat, shown, strict=False)):
         for line in experiment.beside(task, way):
             draw_band(panel, evaluations(line, "accuracy", against), look[line.rule.label], line.rule.title)
-        panel.set_title(task.title if len(ways) == 1 else f"{task.title}\n{WORDS[way]}")
-        ends = [line.get_xdata()[-1] for line in panel.lines]
-        powers = against == "time" and bool(ends) and bool(max(ends) > LONGER * min(ends))
-        if powers:
+        panel.set_title(task.title if len(experiment.semantics) == 1 else f"{task.title}\n{WORDS[way]}")
+        ends = [line.get_xdata()[-1] for line in panel.lines] or [0]
+        if powers := bool(against == "time" and max(ends) > LONGER * min(ends)):
             logarithmic(panel)
         if place >= len(shown) - columns:
             panel.set_xlabel(f"virtual seconds{' (logarithmic)' * powers}" if against == "time" else "step")
@@ -140,7 +134,7 @@ def curves(experiment: Findings, tasks: Sequence[Task]) -> Any | None:
     for panel in axes.flat[len(shown) :]:
         panel.set_visible(False)
     _share_heights(axes)
-    return _finished(figure, axes, band_words(experiment))
+    return _finished(figure, axes, experiment)
 
 
 def logarithmic(panel: Any) -> None:
@@ -151,11 +145,6 @@ def logarithmic(panel: Any) -> None:
     panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     panel.xaxis.set_minor_formatter(NullFormatter())
-
-
-def band_words(experiment: Findings) -> str:
-    """What the shade means."""
-    return BAND if max(len(line.runs) for line in experiment.lines) >= FEW else RANGE
 
 
 def draw_band(panel: Any, band: Band | None, look: Look, label: str) -> None:
@@ -194,23 +183,24 @@ def ladder(experiment: Findings, tasks: Sequence[Task]) -> Any | None:
     _share_heights(axes)
     if any(task.paper for task in tasks):
         axes[0, 0].plot([], [], marker="o", linestyle="", mfc="none", color="#555555", label="printed in the paper")
-    return _finished(figure, axes, band_words(experiment))
+    return _finished(figure, axes, experiment)
 
 
 def _ladder(panel: Any, lines: Sequence[Line], look: Look) -> None:
     """One rule: means joined by a line, their intervals, and what is printed."""
-    points = [(line.task.x, [*filter(None, ACCURACY.by_seed(line).values())]) for line in lines]
-    points = [(x, values) for x, values in points if values]
-    for x, values in points:
-        _, low, high = bands([[value] for value in values])
-        panel.plot([x, x], [low[0], high[0]], color=look.colour, alpha=0.35, linewidth=4, solid_capstyle="butt")
+    points, printed, style = [], [], line_style(look)
+    for line in lines:
+        x, values = line.task.x, [*filter(None, ACCURACY.by_seed(line).values())]
+        if values:
+            (mean,), low, high = bands([[value] for value in values])
+            panel.plot([x, x], [*low, *high], color=look.colour, alpha=0.35, linewidth=4, solid_capstyle="butt")
+            points.append((x, mean))
+        if (value := line.paper(PRINTED[ACCURACY.name])) is not None:
+            printed.append((x, value))
     if points:
-        places, means = zip(*((x, np.mean(values)) for x, values in points), strict=True)
-        style = line_style(look) | {"markersize": 5, "linewidth": 1.3}
-        panel.plot(places, means, label=lines[0].rule.title, **style)
-    printed = [(line.task.x, value) for line in lines if (value := line.paper(PRINTED[ACCURACY.name])) is not None]
+        panel.plot(*zip(*points, strict=True), label=line.rule.title, **style | {"markersize": 5, "linewidth": 1.3})
     if printed:
-        panel.plot(*zip(*printed, strict=True), **line_style(look) | {"linestyle": "", "mfc": "none", "markersize": 8})
+        panel.plot(*zip(*printed, strict=True), **style | {"linestyle": "", "mfc": "none", "markersize": 8})
 
 
 def overview(experiment: Findings, tasks: Sequence[Task]) -> Any | None:
@@ -228,11 +218,10 @@ def overview(experiment: Findings, tasks: Sequence[Task]) -> Any | None:
     for task in tasks:
         mark, column, row = shown[task.name]
         panel, style = axes[rows.index(row), columns.index(column)], look(marks.index(mark))
+        kind = line_style(style) | {"linestyle": "", "markersize": 4.5, "elinewidth": 0.9}
         for line in experiment.beside(task, experiment.semantics[0]):
-            found = ACCURACY.estimate(line)
-            if found is not None:
+            if (found := ACCURACY.estimate(line)) is not None:
                 y = list(experiment.rules).index(line.rule)
-                kind = line_style(style) | {"linestyle": "", "markersize": 4.5, "elinewidth": 0.9}
                 panel.errorbar([found.mean], [y], xerr=[found.half or 0.0], label=mark, **kind)
         panel.set_title(", ".join(text for text in (column, row) if text))
     ends = [panel.get_xlim() for panel in axes.flat]
@@ -277,28 +266,19 @@ def motivation(experiment: Findings) -> Any | None:
     for (histogram, scatter), (task, way) in zip(axes, rows, strict=True):
         lines = [line for line in experiment.beside(task, way) if line.finished]
         for place, line in enumerate(lines):
-            _histogram(histogram, line, look[line.rule.label], place, len(lines))
             _scatter(scatter, line, look[line.rule.label])
+            if (shares := counts(line, "predominant_count")) is not None:  # [k + 1]
+                top, width = int(np.flatnonzero(shares > 0)[-1]) + 2, 0.8 / len(lines)
+                style = {"color": look[line.rule.label].colour, "edgecolor": "white"}
+                x = np.arange(len(shares))[:top] - 0.4 + width * (place + 0.5)
+                histogram.bar(x, shares[:top], width, hatch=("", "///", "...", "xx")[place % 4], **style)
+                histogram.set_xticks(np.arange(max(top, round(histogram.get_xlim()[1]))))
         first = f"{task.title}\n(a) gradients with a weight above 0.1"
         histogram.set(title=first, xlabel="number of predominant gradients", ylabel="share of steps")
         second = f"{task.title}\n(b) how stale are those that count"
         number = "average number of aggregated gradients, $N_{ave}(\\mu)$"
-        scatter.set(title=second, xlabel=number, ylabel="their average staleness")
-        scatter.set_xlim(left=0)
-        scatter.set_ylim(bottom=0)
+        scatter.set(title=second, xlabel=number, ylabel="their average staleness", xlim=(0, None), ylim=(0, None))
     return _finished(figure, axes)
-
-
-def _histogram(panel: Any, line: Line, look: Look, place: int, lines: int) -> None:
-    shares = counts(line, "predominant_count")  # [k + 1]
-    if shares is None:
-        return
-    top = int(np.flatnonzero(shares > 0)[-1]) + 2
-    width = 0.8 / lines
-    x = np.arange(len(shares)) - 0.4 + width * (place + 0.5)
-    style = {"color": look.colour, "hatch": ("", "///", "...", "xx")[place % 4], "edgecolor": "white"}
-    panel.bar(x[:top], shares[:top], width, **style)
-    panel.set_xticks(np.arange(max(top, round(panel.get_xlim()[1]))))
 
 
 def _scatter(panel: Any, line: Line, look: Look) -> None:
@@ -311,8 +291,8 @@ def _scatter(panel: Any, line: Line, look: Look) -> None:
     last = -np.inf
     for mu, x, y in zip([row["mu"] for row in rows[0]], number.mean(0), stale.mean(0), strict=True):
         if x - last > 0.05 * number.max():  # two labels at one place could not be read
-            text = f"$\\mu$ = {mu:g}"
-            panel.annotate(text, (x, y), (4, -9), textcoords="offset points", fontsize=7, color=look.colour)
+            style = {"textcoords": "offset points", "fontsize": 7, "color": look.colour}
+            panel.annotate(f"$\\mu$ = {mu:g}", (x, y), (4, -9), **style)
             last = x
 
 
@@ -360,12 +340,13 @@ def panels(
     return figure, axes
 
 
-def _finished(figure: Any, axes: Any, shade: str = "") -> Any | None:
-    """The figure with its legend and what the shade means, or None where nothing is drawn."""
+def _finished(figure: Any, axes: Any, shaded: Findings | None = None) -> Any | None:
+    """The figure with its legend and what shades mean where there are some, or None where nothing is drawn."""
     if not any(len(line.get_xdata()) for panel in axes.flat for line in panel.lines):
         return None
-    if shade:
-        axes[0, 0].fill_between([], [], [], color="#555555", alpha=0.25, linewidth=0, label=shade)
+    if shaded is not None:
+        words = BAND if max(len(line.runs) for line in shaded.lines) >= FEW else RANGE
+        axes[0, 0].fill_between([], [], [], color="#555555", alpha=0.25, linewidth=0, label=words)
     for panel in axes.flat:
         for text in (panel.title, panel.xaxis.label, panel.yaxis.label):
             text.set_fontsize(9)
@@ -380,15 +361,9 @@ def legend(figure: Any, axes: Any) -> None:
         handles, labels = panel.get_legend_handles_labels()
         entries |= {label: handle for handle, label in zip(handles, labels, strict=True) if label not in entries}
     if entries:
-        figure.legend(
-            list(entries.values()),
-            list(entries),
-            loc="outside lower center",
-            ncols=max(1, min(len(entries), int(figure.get_figwidth() / (0.85 + 0.075 * max(map(len, entries)))))),
-            frameon=False,
-            fontsize=9,
-            handlelength=3.2,
-        )
+        room = int(figure.get_figwidth() / (0.85 + 0.075 * max(map(len, entries))))
+        style = {"loc": "outside lower center", "frameon": False, "fontsize": 9, "handlelength": 3.2}
+        figure.legend(entries.values(), entries, ncols=max(1, min(len(entries), room)), **style)
 
 
 def line_style(look: Look) -> dict[str, Any]:

@@ -57,15 +57,13 @@ def csv_file(records: Iterable[Record], path: str | Path) -> Iterator[Record]:
         raise UserError(f"{path} cannot be written ({problem.strerror}): choose another file.") from None
     writer = csv.DictWriter(file, ("step", *NUMBERS), extrasaction="ignore")
     writer.writeheader()
-    yield from _passing(
-        records, Log(lambda step, values: writer.writerow({"step": step, **values}), lambda well: file.close())
-    )
+    log = Log(lambda step, values: writer.writerow({"step": step, **values}), lambda well: file.close())
+    yield from _passing(records, lambda: log)
 
 
 def tensorboard(records: Iterable[Record], folder: str | Path, every: int = 1) -> Iterator[Record]:
     """Scalars of every `every`-th step and of every evaluation for `tensorboard --logdir FOLDER`."""
-    checks.count("every", every)
-    yield from _passing(records, open_tensorboard(folder), every)
+    yield from _passing(records, lambda: open_tensorboard(folder), every)
 
 
 def mlflow(
@@ -78,16 +76,14 @@ def mlflow(
     tags: Mapping[str, str] | None = None,
 ) -> Iterator[Record]:
     """A run of its own at the tracking address that is set; the experiment is made if it is not there."""
-    checks.count("every", every)
-    yield from _passing(records, open_mlflow(settings, run_name, experiment, tags), every)
+    yield from _passing(records, lambda: open_mlflow(settings, run_name, experiment, tags), every)
 
 
 def wandb(
     records: Iterable[Record], settings: Mapping[str, Any] | None = None, every: int = 1, **init: Any
 ) -> Iterator[Record]:
     """A run of Weights & Biases; `init` as `wandb.init` takes it: project, name, group, mode="offline" ..."""
-    checks.count("every", every)
-    yield from _passing(records, open_wandb(settings, **init), every)
+    yield from _passing(records, lambda: open_wandb(settings, **init), every)
 
 
 # ---- many runs
@@ -100,27 +96,24 @@ class Tracked(Display):
     display: Display
     open_log: Callable[[str, Mapping[str, Any]], Log]
     settings: Mapping[str, Mapping[str, Any]]
-    open: dict[str, Log] = field(default_factory=dict)
-    every: dict[str, int] = field(default_factory=dict)
+    open: dict[str, tuple[Log, int]] = field(default_factory=dict)  # and every how many steps it is told
 
     def begin(self, runs: int, finished: int) -> None:
         self.display.begin(runs, finished)
 
     def start(self, name: str, steps: int) -> None:
         self._close(name, False)  # its stack failed, now it is made by itself
-        self.open[name] = self.open_log(name, self.settings.get(name, {}))
-        self.every[name] = max(1, steps // POINTS)
+        self.open[name] = self.open_log(name, self.settings.get(name, {})), max(1, steps // POINTS)
         self.display.start(name, steps)
 
     def step(self, name: str, record: Record) -> None:
-        if record.step % self.every[name] == 0 or record.test_loss is not None:
-            self.open[name].put(record.step, scalars(record))
+        _put(record, *self.open[name])
         self.display.step(name, record)
 
     def done(self, name: str, summary: dict[str, Any]) -> None:
         if name in self.open:
             numbers = {key: value for key, value in summary.items() if isinstance(value, int | float)}
-            self.open[name].conclude({key: float(value) for key, value in numbers.items() if np.isfinite(value)})
+            self.open[name][0].conclude({key: float(value) for key, value in numbers.items() if np.isfinite(value)})
         self._close(name, True)
         self.display.done(name, summary)
 
@@ -135,18 +128,17 @@ class Tracked(Display):
 
     def _close(self, name: str, well: bool) -> None:
         if name in self.open:
-            self.open.pop(name).close(well)
-
-
-def _wandb_runs(group: str, folder: Path) -> Callable[[str, Mapping[str, Any]], Log]:
-    where = {"project": os.environ.get("WANDB_PROJECT", "kasync"), "group": group, "dir": str(folder)}
-    return lambda name, settings: open_wandb(settings, name=name, **where)
+            self.open.pop(name)[0].close(well)
 
 
 TRACKERS: dict[str, Callable[[str, Path], Callable[[str, Mapping[str, Any]], Log]]] = {
     "tensorboard": lambda group, folder: lambda name, settings: open_tensorboard(folder / "tensorboard" / name),
     "mlflow": lambda group, folder: lambda name, settings: open_mlflow(settings, name, group),
-    "wandb": _wandb_runs,
+    "wandb": lambda group, folder: (
+        lambda name, settings: open_wandb(
+            settings, name=name, project=os.environ.get("WANDB_PROJECT", "kasync"), group=group, dir=str(folder)
+        )
+    ),
 }
 
 
@@ -162,12 +154,17 @@ def tracked(
     return Tracked(display, components.find(track, "tracker", TRACKERS)(group, folder), settings)
 
 
-def _passing(records: Iterable[Record], log: Log, every: int = 1) -> Iterator[Record]:
-    well = False
+def _put(record: Record, log: Log, every: int) -> None:
+    if record.step % every == 0 or record.test_loss is not None:
+        log.put(record.step, scalars(record))
+
+
+def _passing(records: Iterable[Record], opened: Callable[[], Log], every: int = 1) -> Iterator[Record]:
+    checks.count("every", every)
+    log, well = opened(), False
     try:
         for record in records:
-            if record.step % every == 0 or record.test_loss is not None:
-                log.put(record.step, scalars(record))
+            _put(record, log, every)
             yield record
         well = True
     except GeneratorExit:  # the loop was left early, which is no failure

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from kasync.experiments.experiment import Contender, Task
 from kasync.experiments.settings import facts_of
-from kasync.experiments.store import Run
 from kasync.report.results import ACCURACY, ANY, STABILITY, WORDS, Findings, Line, reaching
-from kasync.statistics import Estimate, bands, estimate
+from kasync.statistics import Estimate, bands, estimate, ratios
 from kasync.verdict import verdict
 
 POINTS = 160  # on a curve, at most: more cannot be told apart on a screen
@@ -45,7 +44,8 @@ def evaluations(line: Line, column: str, against: str = "step") -> Band | None:
 
 def during(line: Line, name: str) -> Band | None:
     """What the rule did, against steps: in blocks where runs are finished, at evaluations while they go on."""
-    return band([curve for run in line.runs.values() if (curve := _told(run, name)) is not None])
+    sources = [run.steps if name in run.steps else run.rows for run in line.runs.values()]
+    return band([(told["step"].astype(float), told[name].astype(float)) for told in sources if name in told])
 
 
 def band(curves: Sequence[tuple[Reals, Reals]], common: bool = False) -> Band | None:
@@ -56,15 +56,14 @@ def band(curves: Sequence[tuple[Reals, Reals]], common: bool = False) -> Band | 
     thinned = [_thinned(x, y) for x, y in curves if np.isfinite(y).any()]
     if not thinned:
         return None
-    first = thinned[0][0]
-    if all(np.array_equal(x, first) for x, _ in thinned):
-        return Band(first, *bands([y for _, y in thinned]))
-    ends = [(x[0], x[-1]) for x, _ in thinned]
-    axis = np.linspace(min(start for start, _ in ends), max(end for _, end in ends), max(len(x) for x, _ in thinned))
-    latest, earliest = max(start for start, _ in ends), min(end for _, end in ends)
-    if common and latest < earliest:
-        every = np.sort(np.concatenate([x for x, _ in thinned]))[:: len(thinned)]  # as dense as the curves are
-        axis = np.unique(np.append(every[(every >= latest) & (every <= earliest)], [latest, earliest]))
+    axes = [x for x, _ in thinned]
+    if all(np.array_equal(x, axes[0]) for x in axes):
+        return Band(axes[0], *bands([y for _, y in thinned]))
+    starts, ends = [x[0] for x in axes], [x[-1] for x in axes]
+    axis = np.linspace(min(starts), max(ends), max(map(len, axes)))
+    if common and max(starts) < min(ends):
+        every = np.sort(np.concatenate(axes))[:: len(axes)]  # as dense as the curves are
+        axis = np.unique(np.clip(np.append(every, [max(starts), min(ends)]), max(starts), min(ends)))
     return Band(axis, *bands([np.interp(axis, x, y, left=np.nan, right=np.nan) for x, y in thinned]))
 
 
@@ -74,11 +73,6 @@ def counts(line: Line, name: str) -> Reals | None:
     arrays = [array / array.sum() for array in arrays if array.sum() > 0]
     longest = max(map(len, arrays), default=0)  # the shorter ones are filled up with zeros
     return np.mean([np.pad(array, (0, longest - len(array))) for array in arrays], axis=0) if arrays else None
-
-
-def _told(run: Run, name: str) -> tuple[Reals, Reals] | None:
-    source = run.steps if name in run.steps else run.rows
-    return (source["step"].astype(np.float64), source[name].astype(np.float64)) if name in source else None
 
 
 def _thinned(x: Reals, y: Reals) -> tuple[Reals, Reals]:
@@ -129,7 +123,7 @@ def standings(experiment: Findings, task: Task, way: str) -> list[Standing]:
     paces = {line: each.mean for line in rivals if (each := steps[line]) and each.count == len(line.finished)}
     made = []
     for line, accuracy in found.items():
-        share = _share(line, limit) if limit else None
+        share = estimate(ratios(ACCURACY.by_seed(line), ACCURACY.by_seed(limit))) if limit else None
         standing = Standing(line, accuracy, STABILITY.estimate(line), share=share, steps=steps[line])
         if best is not None and line in rivals:
             standing = replace(
@@ -148,17 +142,19 @@ def _beats(line: Line, other: Line) -> bool:
     return found is not None and found.excludes_zero and found.mean > 0
 
 
-def _share(line: Line, limit: Line) -> Estimate | None:
-    ours, most = ACCURACY.by_seed(line), ACCURACY.by_seed(limit)
-    return estimate([value / most[seed] for seed, value in ours.items() if value is not None and most.get(seed)])  # type: ignore[operator]
-
-
 def verdicts_in_words(experiment: Findings) -> dict[str, dict[str, str]]:
-    """Task -> semantics -> what can be said of the rules, empty where nothing can be."""
-    if experiment.kind == "timelines" or experiment.tried:
-        return {}
-    ways = experiment.semantics
-    return {task.name: {way: verdict_on(experiment, task, way) for way in ways} for task in experiment.tasks}
+    """Task -> semantics -> what can be said of the rules, empty where nothing can be.
+
+    The limit, which knows no staleness, does not compete.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for task, way, _ in experiment.panels if experiment.about.kind == "training" and not experiment.tried else ():
+        lines = [each.line for each in standings(experiment, task, way) if not each.limit or way == ANY]
+        finals = {line.rule.title: ACCURACY.by_seed(line) for line in lines}
+        lost = {line.rule.title: sum(bool(run.summary.get("diverged")) for run in line.finished) for line in lines}
+        planned = max((len(line.runs) for line in lines), default=0)
+        found.setdefault(task.name, {})[way] = verdict(finals, planned=planned, diverged=lost) if lines else ""
+    return found
 
 
 def sentences(experiment: Findings) -> list[str]:
@@ -170,16 +166,6 @@ def sentences(experiment: Findings) -> list[str]:
         for way, words in by_way.items()
         if words
     ]
-
-
-def verdict_on(experiment: Findings, task: Task, way: str) -> str:
-    """What can be said of the rules on one task; the limit, which knows no staleness, does not compete."""
-    lines = [each.line for each in standings(experiment, task, way) if not each.limit or way == ANY]
-    if not lines:
-        return ""
-    finals = {line.rule.title: ACCURACY.by_seed(line) for line in lines}
-    lost = {line.rule.title: sum(bool(run.summary.get("diverged")) for run in line.finished) for line in lines}
-    return verdict(finals, planned=max(len(line.runs) for line in lines), diverged=lost)
 
 
 # ---- learning rates
@@ -202,11 +188,10 @@ class Sweep:
 
     def over(self, fold: float = FOLD) -> tuple[float, float] | None:
         """Mean and least accuracy over the `fold`-fold range of rates with the highest mean; None: none is so wide."""
-        windows = []
-        for start, low in enumerate(self.rates):
-            reach = [place for place in range(start, len(self.rates)) if self.rates[place] >= low * fold * 0.999]
-            if reach:
-                means = [each.mean for each in self.accuracies[start : reach[0] + 1]]
+        rates, windows = np.asarray(self.rates), []
+        for start, stop in enumerate(np.searchsorted(rates, rates * fold * 0.999)):
+            if stop < len(rates):
+                means = [each.mean for each in self.accuracies[start : stop + 1]]
                 windows.append((sum(means) / len(means), min(means)))
         return max(windows, default=None)
 
@@ -235,15 +220,10 @@ def sweeps(experiment: Findings) -> Iterator[Sweep]:
     for task in experiment.tasks:
         for label, base in bases.items():
             points = sorted(
-                (_rate(line), line.rule.factor, found)
+                (rule[facts_of(rule["kind"]).rate], line.rule.factor, found)
                 for line in experiment.beside(task, experiment.semantics[0])
                 if line.rule.of == label and (found := ACCURACY.estimate(line)) is not None
+                for rule in [line.finished[0].settings["rule"]]
             )
             if points:
                 yield Sweep(task, base, *zip(*points, strict=True))
-
-
-def _rate(line: Line) -> float:
-    rule = line.finished[0].settings["rule"]
-    rate: float = rule[facts_of(rule["kind"]).rate]
-    return rate

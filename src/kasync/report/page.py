@@ -6,11 +6,10 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache
 from html import escape
-from http.server import ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -27,16 +26,15 @@ from kasync.report.numbers import AXES, Band, counts, during, evaluations, verdi
 from kasync.report.results import ACCURACY, ANY, PRINTED, STABILITY, WORDS, Findings, Line, Results, all_of
 from kasync.statistics import METHOD, Estimate
 
-ABOUT = ("title", "shows", "command", "figures", "kind", "targets", "against")  # of an experiment, as its file has them
+ABOUT = ("title", "shows", "command", "figures", "against")  # of an experiment, as its file has them
 DURING = ("staleness", "max_staleness", "selected", "effective", "largest_weight", "similarity", "lr", "stage")
 HELD = ("held", "delivered")  # where only timelines were made
-COUNTS = ("staleness_count", "staleness_weight", "weight_count", "similarity_count", "selected_count")
-LABELS = ("label_samples", "label_deliveries", "label_weight")
+COUNTS = ("staleness_count", "staleness_weight", "weight_count", "similarity_count")
+LABELS = ("label_samples", "label_weight")
 HIDDEN = ("seed", "root", "arrivals.path")  # settings that are not shown
 CLIENT_POINTS = 100
 DIGITS = 4  # significant, of what is drawn
 AXIS_DIGITS = 8  # of steps, times and updates
-NOWHERE, SAME_ORIGIN = "'none'", "'self'"  # what the page may connect to
 WAIT_FOR_A_RUN = 0.3
 
 
@@ -46,14 +44,8 @@ WAIT_FOR_A_RUN = 0.3
 def payload(results: Results) -> dict[str, Any]:
     """The whole page."""
     finished, planned = results.counts
-    return {
-        "title": results.folder.resolve().name,
-        "method": METHOD,
-        "finished": finished,
-        "planned": planned,
-        "semantics": WORDS,
-        "experiments": [_experiment(experiment) for experiment in results.experiments],
-    }
+    told = {"title": results.folder.resolve().name, "method": METHOD, "finished": finished, "planned": planned}
+    return told | {"semantics": WORDS, "experiments": [_experiment(each) for each in results.experiments]}
 
 
 def _experiment(experiment: Findings) -> dict[str, Any]:
@@ -65,20 +57,21 @@ def _experiment(experiment: Findings) -> dict[str, Any]:
         "tuned": Path(about.tuned).name if about.tuned else None,
         "semantics": experiment.semantics,
         "any": ANY,
-        "tasks": [
-            {"name": task.name, "title": task.title, "note": task.note, "standsFor": task.stands_for}
-            for task in experiment.tasks
-        ],
+        "tasks": [{"name": task.name, "title": task.title, "note": task.note} for task in experiment.tasks],
         "rules": [{"label": rule.label, "title": rule.title, **asdict(look[rule.label])} for rule in experiment.rules],
         "measures": [{"name": each.name, "title": each.title, "digits": each.digits} for each in all_of(experiment)],
         "lines": [_line(experiment, line) for line in experiment.lines],
-        "differences": _differences(experiment),
+        "differences": [  # every pair of rules on each task under each semantics, once: rule minus other
+            {"task": ours.task.name, "staleness": way, "rule": ours.rule.label, "minus": other.rule.label}
+            | {each.name: each.difference(ours, other) for each in (ACCURACY, STABILITY)}
+            for way, ours, other in (experiment.pairs if experiment.about.kind != "timelines" else ())
+        ],
         "verdicts": verdicts_in_words(experiment),
     }
 
 
 def _line(experiment: Findings, line: Line) -> dict[str, Any]:
-    names = HELD if experiment.kind == "timelines" else (*DURING, "dropped")
+    names = HELD if experiment.about.kind == "timelines" else (*DURING, "dropped")
     first = next((run for run in line.runs.values() if run.begun), None)
     return {
         "task": line.task.name,
@@ -88,26 +81,17 @@ def _line(experiment: Findings, line: Line) -> dict[str, Any]:
         "finished": len(line.finished),
         "step": sum(run.step for run in line.runs.values()),
         "steps": (first.settings["steps"] if first else 0) * len(line.runs),
-        "accuracy": {axis: _band(evaluations(line, "accuracy", axis)) for axis in AXES},
-        "loss": {axis: _band(evaluations(line, "test_loss", axis)) for axis in AXES},
-        "during": {name: _band(during(line, name)) for name in names},
-        "counts": {name: _numbers(counts(line, name)) for name in COUNTS},
-        "clients": {name: _numbers(_participation(line, name)) for name in ("deliveries", "client_weight")},
-        "labels": {name: _numbers(_mean(line, name)) for name in LABELS},
-        "numbers": {measure.name: _estimate(measure.estimate(line)) for measure in all_of(experiment)},
+        "accuracy": {axis: evaluations(line, "accuracy", axis) for axis in AXES},
+        "loss": {axis: evaluations(line, "test_loss", axis) for axis in AXES},
+        "during": {name: during(line, name) for name in names},
+        "counts": {name: counts(line, name) for name in COUNTS},
+        "clients": {name: _participation(line, name) for name in ("deliveries", "client_weight")},
+        "labels": {name: counts(line, name) for name in LABELS},
+        "numbers": {measure.name: measure.estimate(line) for measure in all_of(experiment)},
         "paper": {name: line.paper(printed) for name, printed in PRINTED.items()},
         "bound": next((run.summary.get("bound") for run in line.finished), None),
         "settings": {name: str(value) for name, value in flat(first.settings) if name not in HIDDEN} if first else {},
     }
-
-
-def _differences(experiment: Findings) -> list[dict[str, Any]]:
-    """Every pair of rules on each task under each semantics, once: rule minus other."""
-    return [
-        {"task": ours.task.name, "staleness": way, "rule": ours.rule.label, "minus": other.rule.label}
-        | {each.name: _estimate(each.difference(ours, other)) for each in (ACCURACY, STABILITY)}
-        for way, ours, other in (experiment.pairs if experiment.kind != "timelines" else ())
-    ]
 
 
 def _participation(line: Line, name: str) -> NDArray[np.float64] | None:
@@ -121,25 +105,14 @@ def _participation(line: Line, name: str) -> NDArray[np.float64] | None:
     return np.mean(curves, axis=0) if curves else None
 
 
-def _mean(line: Line, name: str) -> NDArray[np.float64] | None:
-    arrays = [run.steps[name].astype(np.float64) for run in line.finished if name in run.steps]
-    return np.mean(arrays, axis=0) if arrays else None
-
-
-def _band(band: Band | None) -> dict[str, Any] | None:
-    """Without low and high where no point has an interval."""
-    if band is None:
-        return None
-    ends = {"low": _numbers(band.low), "high": _numbers(band.high)} if np.isfinite(band.low).any() else {}
-    return {"x": _numbers(band.x, AXIS_DIGITS), "mean": _numbers(band.mean)} | ends
-
-
-def _estimate(found: Estimate | None) -> list[float | None] | None:
-    return None if found is None else [_short(found.mean, AXIS_DIGITS), _short(found.half, AXIS_DIGITS), found.count]
-
-
-def _numbers(values: Sequence[float] | NDArray[Any] | None, digits: int = DIGITS) -> list[float | None] | None:
-    return None if values is None else [_short(float(value), digits) for value in values]
+def _plain(value: Any) -> Any:
+    """What JSON has no word for, in few digits; a curve without low and high where no point has an interval."""
+    if isinstance(value, Estimate):
+        return [_short(value.mean, AXIS_DIGITS), _short(value.half, AXIS_DIGITS), value.count]
+    if isinstance(value, Band):
+        ends = {"low": value.low, "high": value.high} if np.isfinite(value.low).any() else {}
+        return {"x": [_short(x, AXIS_DIGITS) for x in value.x], "mean": value.mean} | ends
+    return [_short(float(each)) for each in value]
 
 
 def _short(value: float | None, digits: int = DIGITS) -> float | None:
@@ -156,7 +129,7 @@ def _short(value: float | None, digits: int = DIGITS) -> float | None:
 def html(data: dict[str, Any], live: bool = False) -> str:
     """The page with its data; a live one asks its own server for newer data, any other connects to nothing."""
     parts = {
-        "CONNECT": SAME_ORIGIN if live else NOWHERE,
+        "CONNECT": "'self'" if live else "'none'",
         "LIVE": "data.json" if live else "",
         "TITLE": escape(data["title"]),
         "STYLE": _packaged("page.css"),
@@ -164,12 +137,11 @@ def html(data: dict[str, Any], live: bool = False) -> str:
         "DATA": as_json(data).replace("<", "\\u003c"),
         "SCRIPT": _as_script(_packaged("page.js")),
     }
-    pieces = re.split(r"\{\{([A-Z]+)\}\}", _packaged("page.html"))
-    return "".join(parts[piece] if place % 2 else piece for place, piece in enumerate(pieces))
+    return re.sub(r"\{\{([A-Z]+)\}\}", lambda place: parts[place[1]], _packaged("page.html"))
 
 
 def as_json(data: dict[str, Any]) -> str:
-    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
 
 
 def _packaged(name: str) -> str:
@@ -196,24 +168,18 @@ def _as_script(text: str) -> str:
 def serve(results_folder: str | Path, port: int = 8765) -> None:
     """Serve the report until Ctrl-C; port 0 takes any that is free."""
     after = "The report is no longer served; the results are where they were."
-    serving.serve(*_sources(results_folder), port, f"shows {results_folder}", after)
+    serving.serve(*sources(results_folder), port, f"shows {results_folder}", after)
 
 
-def server(results_folder: str | Path, port: int = 0) -> ThreadingHTTPServer:
-    """The server, ready for serve_forever()."""
-    return serving.server(*_sources(results_folder), port)
-
-
-def _sources(results_folder: str | Path) -> tuple[Callable[[], str], Callable[[], str]]:
+def sources(results_folder: str | Path) -> tuple[Callable[[], str], Callable[[], str]]:
     """What gives the page and what gives its data, as the results are then."""
-    folder = Path(results_folder)
-    reading.read(folder)  # a folder that is none is refused now
+    reading.read(results_folder)  # a folder that is none is refused now
 
     def now() -> dict[str, Any]:
         try:
-            return payload(reading.read(folder))
+            return payload(reading.read(results_folder))
         except UserError:  # a file that a run is about to replace is tried once more
             time.sleep(WAIT_FOR_A_RUN)
-            return payload(reading.read(folder))
+            return payload(reading.read(results_folder))
 
     return lambda: html(now(), live=True), lambda: as_json(now())

@@ -6,8 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +51,6 @@ class Findings:
     lines: Sequence[Line]
 
     @property
-    def title(self) -> str:
-        return self.about.title
-
-    @property
-    def kind(self) -> str:
-        return self.about.kind
-
-    @property
     def tasks(self) -> Sequence[Task]:
         return self.about.tasks
 
@@ -96,7 +87,7 @@ class Findings:
         """Tasks by the line of a table or the figure that they belong to, each in the order of x."""
         grouped: dict[str, list[Task]] = {}
         for task in self.tasks:
-            grouped.setdefault(task.group or self.title, []).append(task)
+            grouped.setdefault(task.group or self.about.title, []).append(task)
         return {name: sorted(tasks, key=lambda task: task.x or 0.0) for name, tasks in grouped.items()}
 
     @property
@@ -130,49 +121,41 @@ def read(folder: str | Path) -> Results:
     """A results folder, a run folder, or a folder of run folders."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise UserError(
-            f"{folder} {'is not a folder' if folder.exists() else 'does not exist'}: give a results folder."
-        )
+        problem = "is not a folder" if folder.exists() else "does not exist"
+        raise UserError(f"{folder} {problem}: give a results folder.")
     store = Store(folder)
-    recorded = store.experiments()
-    if recorded:
+    if recorded := store.experiments():
         return Results(folder, [*_recorded(store, recorded)])
     alone = [folder] if (folder / "run.toml").exists() else sorted(path.parent for path in folder.glob("*/run.toml"))
     if alone:
         return Results(folder, [_loose(folder, alone)])
-    raise UserError(f"{folder} is not a results folder: it holds neither {ABOUT} nor run.toml{_hint(folder)}.")
-
-
-def _hint(folder: Path) -> str:
-    inside = sorted(path.parent for path in folder.glob(f"*/{ABOUT}"))
+    inside = sorted(str(path.parent) for path in folder.glob(f"*/{ABOUT}"))
+    hint = "give a folder that kasync run, compare or reproduce filled"
     if inside:
-        return f"; {' and '.join(str(path) for path in inside[:3])} {'does' if len(inside) == 1 else 'do'}"
-    if (folder / "experiments").is_dir():
-        return f"; an older version filled it: kasync results pack {folder}"
-    return "; give a folder that kasync run, compare or reproduce filled"
+        hint = f"{' and '.join(inside[:3])} {'does' if len(inside) == 1 else 'do'}"
+    raise UserError(f"{folder} is not a results folder: it holds neither {ABOUT} nor run.toml; {hint}.")
 
 
 def _recorded(store: Store, recorded: Mapping[str, Mapping[str, Any]]) -> Iterable[Findings]:
     """Every experiment of the store, in the order of their names."""
     cells: dict[str, list[tuple[Any, ...]]] = {}
     for row in store.cells():
-        run = store.run(row["key"])
-        cells.setdefault(row["experiment"], []).append((row["task"], row["rule"], row["staleness"], row["seed"], run))
+        place = (row["task"], row["rule"], row["staleness"])
+        cells.setdefault(row["experiment"], []).append((place, row["seed"], store.run(row["key"])))
     for name, table in sorted(recorded.items()):
         try:
             about = Experiment.of(table)
         except (KeyError, TypeError, ValueError) as problem:
-            raise UserError(
-                f"{store.folder / ABOUT} says nothing of use about {name} ({problem}): delete it and run again."
-            ) from None
+            words = f"says nothing of use about {name} ({problem}): delete it and run again."
+            raise UserError(f"{store.folder / ABOUT} {words}") from None
         yield Findings(name, about, _lines(about, cells.get(name, [])))
 
 
 def _lines(about: Experiment, cells: Iterable[tuple[Any, ...]]) -> list[Line]:
-    """Cells (task, rule, staleness, seed, run) gathered over their seeds, ordered by task, rule, semantics."""
+    """Cells ((task, rule, staleness), seed, run) gathered over their seeds, ordered by task, rule, semantics."""
     by_place: dict[tuple[str, str, str], dict[int, Run]] = {}
-    for task_name, label, staleness, seed, run in cells:
-        by_place.setdefault((task_name, label, staleness), {})[seed] = run
+    for place, seed, run in cells:
+        by_place.setdefault(place, {})[seed] = run
     return [
         Line(task, rule, staleness, dict(sorted(by_place[place].items())))
         for task in about.tasks
@@ -193,22 +176,15 @@ def _loose(folder: Path, folders: Sequence[Path]) -> Findings:
         kept = json.dumps({n: v for n, v in settings.items() if n not in NOT_DECISIVE}, sort_keys=True, default=str)
         sizes = f"P/K = {settings['clients']}/{settings['k']}"
         tasks.setdefault(kept, Task(f"task-{len(tasks) + 1}", sizes, settings["dataset"]))
-        label = _label(settings["rule"], rules)
-        cells.append((tasks[kept].name, label, settings["staleness"], settings["seed"], run))
+        rule, key = settings["rule"]["kind"], json.dumps(settings["rule"], sort_keys=True, default=str)
+        same = sum(each.rule == rule for each in rules.values())  # the rule was seen with other settings
+        suffix = f" ({same + 1})" if same else ""
+        rules.setdefault(key, Contender(rule + suffix, rule, title_of(rule) + suffix))
+        cells.append(((tasks[kept].name, rules[key].label, settings["staleness"]), settings["seed"], run))
     kind = "timelines" if all(rule.rule == "none" for rule in rules.values()) else "training"
     name = folder.resolve().name
     about = Experiment(name, name, list(rules.values()), list(tasks.values()), kind=kind)
     return Findings(name, about, _lines(about, cells))
-
-
-def _label(rule: Mapping[str, Any], rules: dict[str, Contender]) -> str:
-    """The label of a rule with these settings, a new one when the same rule was seen with others."""
-    key = json.dumps(rule, sort_keys=True, default=str)
-    if key not in rules:
-        same = sum(each.rule == rule["kind"] for each in rules.values())
-        suffix = f" ({same + 1})" if same else ""
-        rules[key] = Contender(rule["kind"] + suffix, rule["kind"], title_of(rule["kind"]) + suffix)
-    return rules[key].label
 
 
 def only(results: Results, places: Mapping[str, set[tuple[str, str]]]) -> list[Findings]:
@@ -246,29 +222,22 @@ class Measure:
         return paired(self.by_seed(line), self.by_seed(other))
 
 
-def _told(name: str, run: Run) -> float | None:
-    """A number of the summary, `predominant.mean` one in a table of it."""
-    table, last = name.rpartition(".")[::2]
-    found: float | None = ((run.summary.get(table) or {}) if table else run.summary).get(last)
-    return found
-
-
 def _of(name: str, title: str, digits: int = 4, column: str = "") -> Measure:
-    return Measure(column or name, title, partial(_told, name), digits)
+    """A number of the summary, `predominant.mean` one in a table of it."""
+    table, dot, last = name.rpartition(".")
+    return Measure(
+        column or name, title, lambda run: ((run.summary.get(table) or {}) if dot else run.summary).get(last), digits
+    )
 
 
-def _reached(target: float, name: str, metric: str, run: Run) -> float | None:
-    first = run.reached(target, metric)
-    return None if first is None else first[name]
+def _final(name: str) -> Measure:
+    """How a column of metrics.csv ends: the mean of its last evaluations."""
 
+    def of(run: Run) -> float | None:
+        value = statistics.final(run.rows[name]) if name in run.rows else math.nan
+        return value if math.isfinite(value) else None
 
-def _final(name: str, run: Run) -> float | None:
-    value = statistics.final(run.rows[name]) if name in run.rows else math.nan
-    return value if math.isfinite(value) else None
-
-
-def _perplexity(run: Run) -> float | None:
-    return math.exp(statistics.final(run.rows["test_loss"])) if run.rows else None
+    return Measure(f"final_{name}", f"final {name}", of)
 
 
 ACCURACY = _of("final_accuracy", "final accuracy")
@@ -288,35 +257,30 @@ OF_TIMELINES = (  # Appendix D, counted from 1
     _of("held", "mean held", 2),
     _of("delivered", "mean delivered", 2),
 )
-ENDS = (
-    _of("best_accuracy", "best accuracy"),
-    _of("last_accuracy", "last accuracy"),
-    _of("last_test_loss", "last test loss"),
-)
-
-
+ENDS = tuple(_of(name, name.replace("_", " ")) for name in ("best_accuracy", "last_accuracy", "last_test_loss"))
 OURS = (  # columns of metrics.csv; metrics of the user's own come after them
     *("step", "time", "updates", "accuracy", "test_loss", "train_loss", "lr", "stage", "staleness"),
     *("selected", "dropped"),
 )
-PERPLEXITY = Measure("final_perplexity", "final perplexity", _perplexity, 2)
+PERPLEXITY = Measure(
+    *("final_perplexity", "final perplexity"),
+    lambda run: math.exp(statistics.final(run.rows["test_loss"])) if run.rows else None,
+    digits=2,
+)
 
 
 def reaching(target: float, name: str = "step", metric: str = "accuracy", digits: int = 0) -> Measure:
     """Steps, virtual time or client uploads to this accuracy or perplexity."""
     title = f"{COSTS[name]} to {'perplexity ' if metric == 'perplexity' else ''}{target:g}"
-    return Measure(f"{name}_to_{target:g}", title, partial(_reached, target, name, metric), digits)
+    return Measure(f"{name}_to_{target:g}", title, lambda run: run.reached(target, metric).get(name), digits)
 
 
 def targets(experiment: Findings) -> list[Measure]:
     """What each target of the experiment costs, in everything it counts."""
     about = experiment.about
-    digits = 2 if about.baseline else 0  # of times
-    return [
-        reaching(target, cost, about.metric, digits if cost == "time" else 0)
-        for target in about.targets
-        for cost in about.costs
-    ]
+    digits = {"time": 2 if about.baseline else 0}
+    pairs = product(about.targets, about.costs)
+    return [reaching(target, cost, about.metric, digits.get(cost, 0)) for target, cost in pairs]
 
 
 def judged(experiment: Findings) -> Measure:
@@ -325,15 +289,14 @@ def judged(experiment: Findings) -> Measure:
 
 
 def own(lines: Iterable[Line]) -> list[Measure]:
-    """How metrics of the user's own end: the mean of their last evaluations."""
+    """How metrics of the user's own end."""
     runs = [run for line in lines for run in line.finished]
-    names = dict.fromkeys(name for run in runs for name in run.rows if name not in OURS)
-    return [Measure(f"final_{name}", f"final {name}", partial(_final, name)) for name in names]
+    return [_final(name) for name in dict.fromkeys(name for run in runs for name in run.rows) if name not in OURS]
 
 
 def all_of(experiment: Findings) -> Sequence[Measure]:
     """Every number of an experiment."""
-    if experiment.kind == "timelines":
+    if experiment.about.kind == "timelines":
         return OF_TIMELINES
     language = [PERPLEXITY] if experiment.about.metric == "perplexity" else []
     ends = [ACCURACY, *language, STABILITY, *ENDS, *own(experiment.lines)]

@@ -1,36 +1,20 @@
-"""Tables in Markdown, with the paper's numbers beside ours, and the same numbers as CSV."""
+"""Tables in Markdown, with the paper's numbers beside ours, the leaderboard, and the same numbers as CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from kasync.experiments.experiment import Contender, Task
 from kasync.experiments.settings import FRESH
 from kasync.files import csv_text
+from kasync.report import results as reading
 from kasync.report.numbers import FOLD, KEPT, NEAR, Standing, standings, sweeps
-from kasync.report.results import (
-    ACCURACY,
-    ANY,
-    BEHAVIOUR,
-    ENDS,
-    OF_TIMELINES,
-    PERPLEXITY,
-    PRINTED,
-    STABILITY,
-    WORDS,
-    Findings,
-    Line,
-    Measure,
-    Results,
-    all_of,
-    judged,
-    own,
-    reaching,
-    targets,
-)
+from kasync.report.results import ACCURACY, ANY, PRINTED, STABILITY, WORDS, Findings, Line, Measure, Results, all_of
 from kasync.statistics import LEVEL, METHOD, Estimate, estimate, holm, p_value, ratios
 from kasync.statistics import differences as differences_by_seed
 from kasync.verdict import between, compared, ranked
@@ -41,8 +25,6 @@ MEASURED = 100  # rows of the table of speed and staleness, at most: what is lon
 ESTIMATE = ("mean", "low", "high", "seeds")
 PLACE = ("experiment", "task", "rule", "staleness")
 JUDGED = (ACCURACY, STABILITY)
-SHOWN = (ACCURACY, *ENDS[:2], STABILITY, BEHAVIOUR[0])  # in the table of a comparison
-SHOWN_OF_TIMELINES = (OF_TIMELINES[0], *OF_TIMELINES[2:])
 Cell = Callable[[Standing], str]
 
 
@@ -51,22 +33,22 @@ def markdown(results: Results, pictures: Sequence[tuple[str, str]] = ()) -> str:
     done, planned = results.counts
     parts = ["# Results", f"{done} of {planned} runs are finished. {METHOD}"]
     for experiment in results.experiments:
-        shown = [path for name, path in pictures if name == experiment.name]
-        parts += [_about(experiment), *sections(experiment), *(f"![{experiment.title}]({path})" for path in shown)]
+        shown = [f"![{experiment.about.title}]({path})" for name, path in pictures if name == experiment.name]
+        parts += [_about(experiment), *sections(experiment), *shown]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def sections(experiment: Findings) -> list[str]:
     """The tables of one experiment."""
-    if experiment.kind == "timelines":
-        return [_measured(experiment, OF_TIMELINES, "Staleness, counted from 1")]
+    if experiment.about.kind == "timelines":
+        return [_line_by_line(experiment, reading.OF_TIMELINES, "Staleness, counted from 1")]
     if experiment.tried:
         return [sensitivity(experiment)]
     title = "How fast, how stale, how many"
     if experiment.about.baseline:
         groups = (race(experiment, name, tasks) for name, tasks in experiment.groups().items())
-        return [*groups, _measured(experiment, BEHAVIOUR, title)]
-    speed = _measured(experiment, [*targets(experiment), *BEHAVIOUR], title)
+        return [*groups, _line_by_line(experiment, reading.BEHAVIOUR, title)]
+    speed = _line_by_line(experiment, [*reading.targets(experiment), *reading.BEHAVIOUR], title)
     printed = any(task.paper for task in experiment.tasks)
     if len(experiment.tasks) > 1 and len(experiment.semantics) == 1 and not printed:  # rules beside each other only
         return [*matrices(experiment), speed]
@@ -79,32 +61,27 @@ def race(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
 
     What a paper or somebody's rerun prints of a number stands behind it in brackets.
     """
-    measure, costs, times = judged(experiment), targets(experiment), to_targets(experiment)
+    measure, costs = reading.judged(experiment), reading.targets(experiment)
     baseline = next(rule.title for rule in experiment.rules if rule.label == experiment.about.baseline)
-    head = ["task", "rule", measure.title, *(cost.title for cost in costs)]
-    head += [f"{time.title}: {baseline} over this rule" for time in times]
     rows = []
     for task in tasks:
-        standing = {line.rule.label: (place, others) for place, (line, others) in enumerate(ties(experiment, task), 1)}
+        standing = {line: (place, others) for place, (line, others) in enumerate(ties(experiment, task), 1)}
         for line in experiment.beside(task, experiment.semantics[0]):
-            cells = [number(each.estimate(line), each.digits, len(line.runs)) for each in (measure, *costs)]
-            place, others = standing.get(line.rule.label, (0, []))
-            cells[0] = f"**{cells[0]}**" if place == 1 else f"{cells[0]} {WITHIN}" if 1 in others else cells[0]
-            printed = [line.paper(PRINTED.get(each.name, each.name)) for each in (measure, *costs)]
-            cells = [_beside(cell, other) for cell, other in zip(cells, printed, strict=True)]
-            cells += [number(sooner(experiment, line, time), 2, len(line.runs)) for time in times]
-            rows.append([task.short, line.rule.title, *cells])
-    title = f"### {name} (bold: the best; {WITHIN}: tied with it by paired t-tests, Holm's correction)"
-    return table(title, head, rows)
-
-
-def _beside(cell: str, printed: float | None) -> str:
-    return cell if printed is None else f"{cell} (printed: {printed:g})"
+            place, others = standing.get(line, (0, []))
+            row = {"task": task.short, "rule": line.rule.title}
+            for each in (measure, *costs):
+                cell, printed = measured(each, line), line.paper(PRINTED.get(each.name, each.name))
+                if each is measure and (place == 1 or 1 in others):
+                    cell = f"**{cell}**" if place == 1 else f"{cell} {WITHIN}"
+                row[each.title] = cell if printed is None else f"{cell} (printed: {printed:g})"
+            ratios = times_sooner(experiment, line).items()
+            rows.append(row | {f"{title}: {baseline} over this rule": text for title, text in ratios})
+    return table(f"### {name} (bold: the best; {WITHIN}: tied with it by paired t-tests, Holm's correction)", rows)
 
 
 def to_targets(experiment: Findings) -> list[Measure]:
     """Virtual time to each target of the experiment."""
-    return [reaching(target, "time", experiment.about.metric) for target in experiment.about.targets]
+    return [reading.reaching(target, "time", experiment.about.metric) for target in experiment.about.targets]
 
 
 def sooner(experiment: Findings, line: Line, time: Measure) -> Estimate | None:
@@ -114,15 +91,21 @@ def sooner(experiment: Findings, line: Line, time: Measure) -> Estimate | None:
     return estimate(ratios(time.by_seed(theirs[0]), time.by_seed(line))) if theirs else None
 
 
+def times_sooner(experiment: Findings, line: Line) -> dict[str, str]:
+    """The same of every target, by its title."""
+    times = to_targets(experiment)
+    return {time.title: number(sooner(experiment, line, time), 2, len(line.runs)) for time in times}
+
+
 def ties(experiment: Findings, task: Task) -> list[tuple[Line, list[int]]]:
     """The lines of a task, the best first, each with the places of those from which it does not differ significantly.
 
     All pairs are compared, by paired t-tests with Holm's correction; the limit without staleness does not compete.
     """
-    measure = judged(experiment)
+    measure = reading.judged(experiment)
     lines = [line for line in experiment.beside(task, experiment.semantics[0]) if line.rule.rule != FRESH]
     finals = {line.rule.label: measure.by_seed(line) for line in lines}
-    order = [label for label, _ in ranked(finals, lower=measure is PERPLEXITY)]
+    order = [label for label, _ in ranked(finals, lower=measure is reading.PERPLEXITY)]
     gaps, by_label = compared(finals), {line.rule.label: line for line in lines}
 
     def tied(rule: str, other: str) -> bool:
@@ -136,9 +119,9 @@ def _about(experiment: Findings) -> str:
     done, planned = experiment.counts
     about = experiment.about
     made = f" Made by `{about.command}`." if about.command else ""
-    lines = [f"## {experiment.title}", " · ".join(about.figures), f"{about.shows}{made}"]
-    stands = sorted({(task.stands_for, task.note) for task in experiment.tasks if task.stands_for or task.note})
-    lines += [f"- {f'For {name}: ' if name else ''}{note}" for name, note in stands if note]
+    lines = [f"## {experiment.about.title}", " · ".join(about.figures), f"{about.shows}{made}"]
+    stands = sorted({(task.stands_for, task.note) for task in experiment.tasks if task.note})
+    lines += [f"- {f'For {name}: ' if name else ''}{note}" for name, note in stands]
     if about.tuned:
         lines.append(f"Settings of the rules: those chosen in {Path(about.tuned).name}.")
     if done < planned:
@@ -152,74 +135,71 @@ def _by_semantics(experiment: Findings, task: Task, rule: Contender) -> dict[str
 
 def _beside_the_paper(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
     """Accuracy and stability: what is printed, and ours under each semantics."""
-    columns: list[tuple[Measure, str]] = []  # (measure, semantics or "paper")
-    for measure in JUDGED:
-        printed = any(PRINTED[measure.name] in numbers for task in tasks for numbers in task.paper.values())
-        columns += [(measure, way) for way in [*(["paper"] if printed else []), *experiment.semantics]]
-
-    def cell(lines: dict[str, Line], measure: Measure, way: str) -> str:
-        if way == "paper":
-            value = next(iter(lines.values())).paper(PRINTED[measure.name])
-            return NOTHING if value is None else f"{value:.4f}"
-        line = lines.get(way) or lines.get(ANY)
-        return NOTHING if line is None else number(measure.estimate(line), measure.digits, len(line.runs))
-
-    rows = [
-        [task.title, rule.title, *(cell(lines, *column) for column in columns)]
-        for task, rule in product(tasks, experiment.rules)
-        if (lines := _by_semantics(experiment, task, rule))
-    ]
-    head = [f"{measure.title}: {WORDS.get(way, way)}" for measure, way in columns]
-    return table(f"### {name}", ["task", "rule", *head], rows)
+    rows = []
+    for task, rule in product(tasks, experiment.rules):
+        row, lines = {"task": task.title, "rule": rule.title}, _by_semantics(experiment, task, rule)
+        for measure in JUDGED if lines else ():
+            printed = next(iter(lines.values())).paper(PRINTED[measure.name])
+            row[f"{measure.title}: paper"] = NOTHING if printed is None else f"{printed:.4f}"
+            for way in experiment.semantics:
+                line = lines.get(way) or lines.get(ANY)
+                row[f"{measure.title}: {WORDS[way]}"] = NOTHING if line is None else measured(measure, line)
+        rows += [row] if lines else []
+    return table(f"### {name}", rows)
 
 
 def _differences(experiment: Findings) -> str:
     """The first rule minus each other one, on the same seeds and arrivals."""
-    first = experiment.rules[0]
+    first, judged = experiment.rules[0], ("final accuracy", "stability (lower is steadier)")
     rows = [
-        [ours.task.title, WORDS[way], f"{first.title} − {other.rule.title}", *_judged(ours, other)]
+        {"task": ours.task.title, "staleness": WORDS[way], "difference": f"{first.title} − {other.rule.title}"}
+        | {name: difference(measure.difference(ours, other)) for name, measure in zip(judged, JUDGED, strict=True)}
         for way, ours, other in experiment.pairs
         if ours.rule is first and other.rule is not first
     ]
-    head = ["task", "staleness", "difference", "final accuracy", "stability (lower is steadier)"]
-    return table(f"### {first.title} against the others, paired by seed (bold: the interval excludes 0)", head, rows)
+    return table(f"### {first.title} against the others, paired by seed (bold: the interval excludes 0)", rows)
 
 
 def _between_semantics(experiment: Findings) -> str:
     """What the aliased semantics of the published code adds."""
+    names = ("task", "rule", "final accuracy", "stability")
     rows = [
-        [task.title, rule.title, *_judged(lines["published-code"], lines["true"])]
+        dict(zip(names, (task.title, rule.title, *map(difference, gaps)), strict=True))
         for task, rule in product(experiment.tasks, experiment.rules)
-        if {"true", "published-code"} <= (lines := _by_semantics(experiment, task, rule)).keys()
+        if (gaps := between_semantics(experiment, task, rule))
     ]
-    title = "### Published code − true staleness, paired by seed"
-    return table(title, ["task", "rule", "final accuracy", "stability"], rows)
+    return table("### Published code − true staleness, paired by seed", rows)
 
 
-def _judged(one: Line, other: Line) -> list[str]:
-    """The one minus the other in accuracy and stability."""
-    found = [measure.difference(one, other) for measure in JUDGED]
-    return [NOTHING if each is None else difference(each) for each in found]
+def between_semantics(experiment: Findings, task: Task, rule: Contender) -> list[Estimate | None]:
+    """The published code minus true staleness, in accuracy and stability; nothing where one of the two is missing."""
+    lines = _by_semantics(experiment, task, rule)
+    if not {"true", "published-code"} <= lines.keys():
+        return []
+    return [measure.difference(lines["published-code"], lines["true"]) for measure in JUDGED]
 
 
-def _measured(experiment: Findings, measures: Sequence[Measure], title: str) -> str:
+def _line_by_line(experiment: Findings, measures: Sequence[Measure], title: str) -> str:
     if len(experiment.lines) > MEASURED:
         return f"### {title}\n\n{len(experiment.lines)} rows, in table.csv."
     rows = [
-        [line.task.title, line.rule.title, WORDS[line.staleness]]
-        + [number(measure.estimate(line), measure.digits, len(line.runs)) for measure in measures]
+        {"task": line.task.title, "rule": line.rule.title, "staleness": WORDS[line.staleness]}
+        | {measure.title: measured(measure, line) for measure in measures}
         for line in experiment.lines
     ]
-    return table(f"### {title}", ["task", "rule", "staleness", *(measure.title for measure in measures)], rows)
+    return table(f"### {title}", rows)
 
 
 def lines(experiment: Findings) -> list[dict[str, Any]]:
     """A row for each rule on each task: seeds finished, accuracy with its interval, and how stale."""
-    rows, shown = [], (ACCURACY, *own(experiment.lines), *SHOWN[1:])
+    shown = (ACCURACY, *reading.own(experiment.lines), *reading.ENDS[:2], STABILITY, reading.BEHAVIOUR[0])
+    if experiment.about.kind == "timelines":
+        shown = (reading.OF_TIMELINES[0], *reading.OF_TIMELINES[2:])
+    rows = []
     for line in experiment.lines:
-        row: dict[str, Any] = dict(zip(PLACE, (experiment.about.name, *_place(experiment, line)[1:]), strict=True))
-        row["seeds"] = len(line.finished)
-        for measure in SHOWN_OF_TIMELINES if experiment.kind == "timelines" else shown:
+        place = (experiment.about.name, line.task.name, line.rule.label, line.staleness)
+        row: dict[str, Any] = dict(zip((*PLACE, "seeds"), (*place, len(line.finished)), strict=True))
+        for measure in shown:
             found = measure.estimate(line)
             row[measure.name] = found and found.mean
             if measure is ACCURACY:
@@ -234,69 +214,67 @@ def lines(experiment: Findings) -> list[dict[str, Any]]:
 def matrices(experiment: Findings) -> list[str]:
     """The verdict over all tasks, then everything by group; a verdict over several tasks only."""
     groups, several = experiment.groups(), len(experiment.rules) > 1
-    limited = _has_limit(experiment)
     found = [verdict(experiment, "Everything", experiment.tasks)] if several and len(groups) > 1 else []
+    limited = any(line.staleness == ANY and line.finished for line in experiment.lines)
     for name, tasks in groups.items():
         found += [verdict(experiment, name, tasks)] if several and len(tasks) > 1 else []
-        for title, cell, needs_limit, limits in MATRICES:
-            if limited or not needs_limit:
-                found.append(_matrix(experiment, tasks, f"### {name}: {title}", cell, limits=limits))
+        shown = MATRICES | (BESIDE_THE_LIMIT if limited else {})
+        found += [_matrix(experiment, tasks, f"### {name}: {title}", cell) for title, cell in shown.items()]
         found += [leads(experiment, name, tasks)] if several else []
     return found
 
 
 def leads(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
     """The first rule minus each other one, paired by seed."""
-    first = experiment.rules[0]
+    first, way = experiment.rules[0], experiment.semantics[0]
     corrected = _corrected(experiment, first)
+    ours = {task.name: line for task in tasks for line in experiment.beside(task, way) if line.rule is first}
 
     def lead(each: Standing) -> str:
-        ours = [line for line in experiment.beside(each.line.task, experiment.semantics[0]) if line.rule is first]
-        found = ACCURACY.difference(ours[0], each.line) if ours else None
-        if found is None:
-            return NOTHING
-        return difference(found, bold=corrected.get((each.line.task.name, each.line.rule.label), 1.0) < 1.0 - LEVEL)
+        task = each.line.task.name
+        found = ACCURACY.difference(ours[task], each.line) if task in ours and each.line.rule is not first else None
+        return difference(found, bold=corrected.get((task, each.line.rule.label), 1.0) < 1.0 - LEVEL)
 
     bold = f"(bold: significant by Holm's correction over {len(corrected)} comparisons)"
-    title = f"### {name}: {first.title} minus the others, paired by seed {bold}"
-    return _matrix(experiment, tasks, title, lead, rules=[rule for rule in experiment.rules if rule is not first])
+    return _matrix(experiment, tasks, f"### {name}: {first.title} minus the others, paired by seed {bold}", lead)
 
 
 def _corrected(experiment: Findings, first: Contender) -> dict[tuple[str, str], float]:
     """p of the first rule against each other that competes, on each task, corrected for all of them together."""
-    pairs = [
-        (ours, line)
+    raw = {
+        (line.task.name, line.rule.label): p_value(differences_by_seed(ACCURACY.by_seed(ours), ACCURACY.by_seed(line)))
         for way, ours, line in experiment.pairs
         if way == experiment.semantics[0] and ours.rule is first and line.staleness != ANY
-    ]
-    raw = [p_value(differences_by_seed(ACCURACY.by_seed(ours), ACCURACY.by_seed(line))) for ours, line in pairs]
-    places = [(line.task.name, line.rule.label) for _, line in pairs]
-    return {place: p for place, p in zip(places, holm(raw), strict=True) if p is not None}
+    }
+    return {place: p for place, p in zip(raw, holm(list(raw.values())), strict=True) if p is not None}
 
 
 def verdict(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
     """How often each rule is the best one, and where it falls short most; of the limit only where it falls short."""
-    way, paced, rows = experiment.semantics[0], _has_limit(experiment), []
+    way, rows = experiment.semantics[0], []
     every = [each for task in tasks for each in standings(experiment, task, way)]
+    paced = any(each.limit for each in every)
     for rule in experiment.rules:
         mine = [each for each in every if each.line.rule is rule]
         if not mine:
             continue
-        judged = ("best", "ahead", "within", "fastest") if paced else ("best", "ahead", "within")
-        counts = [f"{sum(getattr(each, what) for each in mine)} of {len(mine)}" for what in judged]
-        counts = [NOTHING] * 4 if mine[0].limit and way != ANY else [*counts, NOTHING][:4]
-        extremes = [
-            _extreme(max, mine, [each.shortfall for each in mine], ".4f"),
-            _extreme(min, mine, [each.share and each.share.mean for each in mine], ".1%"),
-            _extreme(max, mine, [each.stability and each.stability.mean for each in mine], ".4f"),
-        ]
-        rows.append([rule.title, *counts, *extremes])
-    head = [
-        *("rule", "best", "ahead of every other, paired", "best or within the best's interval"),
-        f"first to {NEAR:.0%} of the limit",
-        *("largest shortfall to the best", "smallest share of the limit", "least steady"),
-    ]
-    return table(f"### {name}: verdict over {len(tasks)} tasks", head, rows)
+        judged = {name: sum(getattr(each, name) for each in mine) for name in ("best", "ahead", "within", "fastest")}
+        silent = {*judged} if mine[0].limit and way != ANY else set() if paced else {"fastest"}
+        counts = {name: NOTHING if name in silent else f"{n} of {len(mine)}" for name, n in judged.items()}
+        shares, deviations = [each.share for each in mine], [each.stability for each in mine]
+        rows.append(
+            {
+                "rule": rule.title,
+                "best": counts["best"],
+                "ahead of every other, paired": counts["ahead"],
+                "best or within the best's interval": counts["within"],
+                f"first to {NEAR:.0%} of the limit": counts["fastest"],
+                "largest shortfall to the best": _extreme(max, mine, [each.shortfall for each in mine], ".4f"),
+                "smallest share of the limit": _extreme(min, mine, [each and each.mean for each in shares], ".1%"),
+                "least steady": _extreme(max, mine, [each and each.mean for each in deviations], ".4f"),
+            }
+        )
+    return table(f"### {name}: verdict over {len(tasks)} tasks", rows)
 
 
 def _extreme(pick: Callable[..., Any], standings: Sequence[Standing], values: Sequence[Any], form: str) -> str:
@@ -306,29 +284,13 @@ def _extreme(pick: Callable[..., Any], standings: Sequence[Standing], values: Se
     return NOTHING if task is None else f"{value:{form}} ({task.title})"
 
 
-def _has_limit(experiment: Findings) -> bool:
-    """Whether some rule knows no staleness, so that the others can be measured against it."""
-    way = experiment.semantics[0]
-    return any(each.limit for task in experiment.tasks for each in standings(experiment, task, way))
-
-
-def _matrix(
-    experiment: Findings,
-    tasks: Sequence[Task],
-    title: str,
-    cell: Cell,
-    *,
-    rules: Sequence[Contender] | None = None,
-    limits: bool = True,
-) -> str:
-    rules = experiment.rules if rules is None else rules
+def _matrix(experiment: Findings, tasks: Sequence[Task], title: str, cell: Cell) -> str:
+    """A row for each task and a column for each rule that has something to say."""
     rows = []
     for task in tasks:
-        every = standings(experiment, task, experiment.semantics[0])
-        by_rule = {each.line.rule.label: each for each in every if limits or not each.limit}
-        cells = [cell(by_rule[rule.label]) if rule.label in by_rule else NOTHING for rule in rules]
-        rows.append([task.short, *cells])
-    return table(title, ["task", *(rule.title for rule in rules)], rows)
+        cells = {each.line.rule.label: cell(each) for each in standings(experiment, task, experiment.semantics[0])}
+        rows.append({"task": task.short} | {rule.title: cells.get(rule.label, NOTHING) for rule in experiment.rules})
+    return table(title, rows)
 
 
 def _accuracy(each: Standing) -> str:
@@ -346,17 +308,18 @@ def _pace(each: Standing) -> str:
     return f"**{text}**" if each.fastest else text
 
 
-MATRICES: tuple[tuple[str, Cell, bool, bool], ...] = (  # title, cell, needs the limit, shows the limit
-    (f"final accuracy (bold: the best; {WITHIN}: within its 95% interval)", _accuracy, False, True),
-    (
-        "stability (standard deviation of the last ten log accuracies)",
-        lambda each: number(each.stability, 4),
-        False,
-        True,
-    ),
-    ("share of the accuracy without staleness, in %", lambda each: number(each.share, 1, scale=100), True, False),
-    (f"steps to {NEAR:.0%} of the accuracy without staleness (bold: the fewest, with every seed)", _pace, True, True),
-)
+def _share(each: Standing) -> str:
+    return number(None if each.limit else each.share, 1, scale=100)
+
+
+MATRICES: dict[str, Cell] = {
+    f"final accuracy (bold: the best; {WITHIN}: within its 95% interval)": _accuracy,
+    "stability (standard deviation of the last ten log accuracies)": lambda each: number(each.stability, 4),
+}
+BESIDE_THE_LIMIT: dict[str, Cell] = {
+    "share of the accuracy without staleness, in %": _share,
+    f"steps to {NEAR:.0%} of the accuracy without staleness (bold: the fewest, with every seed)": _pace,
+}
 
 
 def sensitivity(experiment: Findings) -> str:
@@ -365,15 +328,88 @@ def sensitivity(experiment: Findings) -> str:
     for sweep in sweeps(experiment):
         fold, cut = sweep.held()
         over = sweep.over()
-        best = [f"{sweep.rates[sweep.best]:.3g}", f"{sweep.accuracies[sweep.best].mean:.4f}"]
-        wide = [NOTHING] * 2 if over is None else [f"{value:.4f}" for value in over]
-        rows.append([sweep.task.title, sweep.rule.title, *best, *wide, f"{'at least ' if cut else ''}{fold:.1f}"])
-    head = [
-        *("task", "rule", "best rate", "accuracy there"),
-        *(f"mean accuracy over its best {FOLD:g}-fold range of rates", "least accuracy in it"),
-        f"range with {KEPT:.0%} of its best accuracy, fold",
-    ]
-    return table("### Accuracy when the learning rate is wrong", head, rows)
+        typical, least = (NOTHING, NOTHING) if over is None else (f"{value:.4f}" for value in over)
+        rows.append(
+            {
+                "task": sweep.task.title,
+                "rule": sweep.rule.title,
+                "best rate": f"{sweep.rates[sweep.best]:.3g}",
+                "accuracy there": f"{sweep.accuracies[sweep.best].mean:.4f}",
+                f"mean accuracy over its best {FOLD:g}-fold range of rates": typical,
+                "least accuracy in it": least,
+                f"range with {KEPT:.0%} of its best accuracy, fold": f"{'at least ' if cut else ''}{fold:.1f}",
+            }
+        )
+    return table("### Accuracy when the learning rate is wrong", rows)
+
+
+# ---- the leaderboard of a store
+
+HEAD = """
+{count} rules on {tasks} tasks, from {runs} runs in `{folder}`. On one task all rules see the same fleet, start from the
+same models and make the same number of client uploads; every rule had the same number of tries for its rate.
+{method}"""
+TIES = """
+*Tied with* names the rules, by place, from which this one does not differ significantly: paired t-tests by seed
+over all pairs of the task, with Holm's correction. With few seeds most rules are tied. *Sooner* is the synchronous
+baseline's time to the target divided by that of the rule."""
+OWN = """## A rule of your own
+
+Tunes it with the same number of tries, makes its runs on the same fleets, and writes this page again:
+
+    kasync leaderboard add mypackage:myrule --out {folder}
+
+The rule is a function that returns a `kasync.Rule`; see [write a rule](write-a-rule.md)."""
+
+
+def leaderboard(results: Results, folder: str) -> str:
+    """Rules on tasks, whose differences are significant, and times to targets; the store is called `folder`."""
+    boards = [each for each in results.experiments if each.about.baseline and each.about.kind == "training"]
+    tasks = [(each, task) for each in boards for task in each.tasks]
+    rules = {line.rule.label for each in boards for line in each.lines if line.finished}
+    runs = {run.key: run for each in boards for line in each.lines for run in line.finished}
+    head = HEAD.format(count=len(rules), tasks=len(tasks), runs=len(runs), folder=folder, method=METHOD)
+    held = max((run.settings.get("validation", 0.0) for run in runs.values()), default=0.0)
+    judged_on = f" Judged on {held:.0%} of the training samples, held out, and not on the test set." if held else ""
+    opening = [textwrap.fill(text.strip(), 150) for text in (head, TIES.rstrip() + judged_on)]
+    tables = [board(each, task) for each, task in tasks]
+    parts = ["# Leaderboard", *opening, overview(tasks), *tables, OWN.format(folder=folder)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def overview(tasks: Sequence[tuple[Findings, Task]]) -> str:
+    """A row for each rule, ordered by its mean place: on how many tasks it is first, and tied with the first."""
+    found: dict[str, list[tuple[int, bool]]] = {}  # rule -> its place on each task, and whether that is (tied) first
+    for experiment, task in tasks:
+        for place, (line, others) in enumerate(ties(experiment, task), 1):
+            found.setdefault(line.rule.title, []).append((place, place == 1 or 1 in others))
+    rows = []
+    for title, mine in sorted(found.items(), key=lambda pair: mean(place for place, _ in pair[1])):
+        places, tied = zip(*mine, strict=True)
+        row = {"rule": title, "tasks": f"{len(mine)}", "mean place": f"{mean(places):.1f}"}
+        rows.append(row | {"first": f"{places.count(1)}", "first or tied with it": f"{sum(tied)}"})
+    return table("## All tasks", rows)
+
+
+def board(experiment: Findings, task: Task) -> str:
+    """One task: the rules in their order, the ties, and what targets cost."""
+    measure, rows = reading.judged(experiment), []
+    for place, (line, others) in enumerate(ties(experiment, task), 1):
+        row = {"place": f"{place}", "rule": line.rule.title, measure.title: measured(measure, line)}
+        row["tied with"] = _places(others)
+        row |= {cost.title: measured(cost, line) for cost in reading.targets(experiment)}
+        rows.append(row | {f"sooner, {title}": text for title, text in times_sooner(experiment, line).items()})
+    return table(f"## {task.title}", rows)
+
+
+def _places(places: Sequence[int]) -> str:
+    """1, 2, 3, 5 as 1–3, 5."""
+    runs: list[list[int]] = []
+    for place in places:
+        if not runs or place != runs[-1][-1] + 1:
+            runs.append([])
+        runs[-1].append(place)
+    return ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs) or NOTHING
 
 
 # ---- how a number is written
@@ -389,22 +425,27 @@ def number(found: Estimate | None, digits: int, planned: int | None = None, scal
     return f"{scale * found.mean:.{digits}f}{spread}{count}"
 
 
-def difference(found: Estimate, digits: int = 4, bold: bool | None = None) -> str:
+def measured(measure: Measure, line: Line) -> str:
+    """A measure of a line, with the seeds it rests on."""
+    return number(measure.estimate(line), measure.digits, len(line.runs))
+
+
+def difference(found: Estimate | None, bold: bool | None = None) -> str:
     """With its sign; bold where the interval excludes zero, unless told otherwise."""
-    spread = "" if found.half is None else f" ± {found.half:.{digits}f}"
-    text = f"{found.mean:+.{digits}f}{spread} ({found.count})"
-    return f"**{text}**" if (found.excludes_zero if bold is None else bold) else text
+    if found is None:
+        return NOTHING
+    text = number(found, 4, found.count)
+    signed = text if text.startswith("-") else f"+{text}"
+    return f"**{signed}**" if (found.excludes_zero if bold is None else bold) else signed
 
 
-def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(title: str, rows: Sequence[Mapping[str, str]]) -> str:
     """Empty without rows; a column that says nothing anywhere is left out."""
-    rows = list(rows)
-    kept = [place for place in range(len(head)) if any(row[place] != NOTHING for row in rows)]
-    if not rows or not kept:
-        return ""
-    lines = [[head[place] for place in kept], ["---"] * len(kept), *([row[place] for place in kept] for row in rows)]
+    names = dict.fromkeys(name for row in rows for name in row)
+    kept = [name for name in names if any(row.get(name, NOTHING) != NOTHING for row in rows)]
+    lines = (kept, ["---"] * len(kept), *([row.get(name, NOTHING) for name in kept] for row in rows))
     text = "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
-    return f"{title}\n\n{text}"
+    return f"{title}\n\n{text}" if kept else ""
 
 
 # ---- CSV
@@ -420,26 +461,25 @@ def texts(results: Results, pictures: Sequence[tuple[str, str]] = ()) -> dict[st
 def by_run(results: Results) -> str:
     """numbers.csv: one row per run and number."""
     rows: list[tuple[Any, ...]] = []
-    for experiment, line in _every(results):
+    for experiment, line, place in _every(results):
         for seed, run in line.runs.items():
-            place = (*_place(experiment, line), seed, run.key)
-            known = [(measure.name, measure.of(run)) for measure in all_of(experiment)]
+            known = {measure.name: measure.of(run) for measure in all_of(experiment)}
             for row in run.summary.get("aggregated") or ():
-                known.append((f"aggregated_{row['mu']:g}", row["number"]))
-                known.append((f"aggregated_staleness_{row['mu']:g}", row["staleness"]))
-            rows += [(*place, name, value) for name, value in known if value is not None]
+                known[f"aggregated_{row['mu']:g}"] = row["number"]
+                known[f"aggregated_staleness_{row['mu']:g}"] = row["staleness"]
+            rows += [(*place, seed, run.key, name, value) for name, value in known.items() if value is not None]
     return _text((*PLACE, "seed", "run", "number", "value"), rows)
 
 
 def by_line(results: Results) -> str:
     """table.csv: mean and interval of every number of a line, and what the paper prints."""
     rows = []
-    for experiment, line in _every(results):
+    for experiment, line, place in _every(results):
         for measure in all_of(experiment):
             found = measure.estimate(line)
             paper = line.paper(PRINTED[measure.name]) if measure.name in PRINTED else None
             if found is not None or paper is not None:
-                rows.append((*_place(experiment, line), measure.name, *_numbers(found), paper))
+                rows.append((*place, measure.name, *_numbers(found), paper))
     return _text((*PLACE, "number", *ESTIMATE, "paper"), rows)
 
 
@@ -462,15 +502,11 @@ def standing(results: Results) -> str:
     for experiment in _comparisons(results):
         for task, way, _ in experiment.panels:
             for each in standings(experiment, task, way):
-                accuracy, share, steps = (_numbers(found) for found in (each.accuracy, each.share, each.steps))
-                rows.append(
-                    (
-                        *(experiment.name, task.name, each.line.rule.label, way),
-                        *(*accuracy[:3], each.shortfall, int(each.best), int(each.within), int(each.ahead)),
-                        *(*share[:3], each.stability.mean if each.stability else None),
-                        *(steps[0], steps[3], int(each.fastest)),
-                    )
-                )
+                place = (experiment.name, task.name, each.line.rule.label, way)
+                best, within, ahead, fastest = map(int, (each.best, each.within, each.ahead, each.fastest))
+                accuracy, share, steady, steps = map(_numbers, (each.accuracy, each.share, each.stability, each.steps))
+                row = (*place, *accuracy[:3], each.shortfall, best, within, ahead, *share[:3], steady[0])
+                rows.append((*row, steps[0], steps[3], fastest))
     return _text((*PLACE, *judged, *beside, *pace), rows)
 
 
@@ -488,15 +524,14 @@ def by_rate(results: Results) -> str:
 
 def _comparisons(results: Results) -> list[Findings]:
     """Where rules compete with each other, and not with themselves at other rates."""
-    return [each for each in results.experiments if each.kind == "training" and not each.tried]
+    return [each for each in results.experiments if each.about.kind == "training" and not each.tried]
 
 
-def _every(results: Results) -> Iterable[tuple[Findings, Line]]:
-    return ((experiment, line) for experiment in results.experiments for line in experiment.lines)
-
-
-def _place(experiment: Findings, line: Line) -> tuple[str, str, str, str]:
-    return experiment.name, line.task.name, line.rule.label, line.staleness
+def _every(results: Results) -> Iterable[tuple[Findings, Line, tuple[str, ...]]]:
+    """Each line with its experiment and what PLACE names."""
+    for experiment in results.experiments:
+        for line in experiment.lines:
+            yield experiment, line, (experiment.name, line.task.name, line.rule.label, line.staleness)
 
 
 def _numbers(found: Estimate | None) -> tuple[Any, ...]:

@@ -71,7 +71,7 @@ def check(
     if not (checkpoint is None or isinstance(checkpoint, str | PathLike)):
         raise UserError(f"checkpoint = {checkpoint!r}: name a file.")
     refuse_optimizer(model, work)
-    _check_device(device)
+    check_device(device)
     fault = inconsistency(timeline)
     if fault:
         raise UserError(f"the timeline cannot be replayed: {fault}.")
@@ -90,10 +90,12 @@ def check(
         raise UserError("the data has no test set: give at least one test sample.")
 
 
-def _check_device(device: str) -> None:
+def check_device(device: str) -> None:
+    """Refuse a device that is not here."""
     try:
-        kind = torch.device(device).type
+        place = torch.device(device)
     except RuntimeError:
         raise UserError(f"device = {device!r} is not known: use 'cpu' or 'cuda'.") from None
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"device = {device!r}: no CUDA GPU is there; use device='cpu'.")
+    there = torch.cuda.device_count() if place.type == "cuda" and torch.cuda.is_available() else 0
+    if place.type == "cuda" and (place.index or 0) >= there:
+        raise UserError(f"device = {device!r}: there are {there} CUDA GPUs here; use --device cpu, or device='cpu'.")

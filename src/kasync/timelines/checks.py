@@ -23,7 +23,8 @@ def sizes(clients: object, k: object, steps: object) -> tuple[int, int, int]:
     """clients, k and steps, once they can work together."""
     clients, k, steps = whole("clients", clients, 1), whole("k", k, 1), whole("steps", steps, 1)
     if k > clients:
-        raise UserError(f"k is {k} but there are only {clients} clients: choose k between 1 and {clients}.")
+        sizes_given = f"k = {k} is more than clients = {clients}"
+        raise UserError(f"{sizes_given}: lower k or raise clients; a client delivers at most once per step.")
     if max(clients, steps) >= 2**31 - 1:
         raise UserError(f"{clients} clients and {steps} steps: both must stay below 2^31 - 1, choose fewer.")
     return clients, k, steps
