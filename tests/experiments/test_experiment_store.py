@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from kasync import files
 from kasync.errors import UserError
 from kasync.experiments import archive, grid
 from kasync.experiments.experiment import Contender, Experiment, Problem, Task
@@ -73,6 +74,34 @@ def test_what_is_packed_is_not_made_again_and_later_runs_join_it(packed):
     assert archive.pack(packed) == 6
     assert len(Store(packed).every()) == 18
     assert read(packed).experiments[0].counts == (18, 18)
+
+
+def test_a_folder_of_version_0_1_is_converted_and_nothing_is_lost(loose, tmp_path):
+    """Its lists had one file for each experiment, with every task's and rule's title and a path for every run."""
+    folder, one = tmp_path / "old", experiment()
+    shutil.copytree(loose, folder)
+    for name in ("experiments.json", "cells.parquet"):
+        (folder / name).unlink()
+    tasks = [{"name": task.name, "title": task.title, "group": task.group, "x": task.x} for task in one.tasks]
+    table = {"format": "kasync experiment", "version": 1, "name": "mine", "scale": "quick", "title": one.title}
+    table |= {"shows": "", "command": "", "figures": [], "kind": "training", "targets": [], "tuned": None}
+    table["tasks"] = [{**row, "problem": "small", "stands_for": None, "note": None, "paper": {}} for row in tasks]
+    table["rules"] = [{"label": each.label, "rule": each.rule, "title": each.title} for each in one.rules]
+    table["cells"] = [
+        {"task": cell.task.name, "rule": cell.rule.label, "staleness": "true", "seed": cell.seed}
+        | {"run": f"runs/{cell.settings.name}"}
+        for cell in one.cells()
+    ]
+    (folder / "experiments").mkdir()
+    files.write_json(folder / "experiments" / "mine-quick.json", table)
+    assert archive.pack(folder) == 12
+    assert not (folder / "experiments").exists()
+    (before,), (after,) = read(loose).experiments, read(folder).experiments
+    assert [(line.task.title, line.rule.title) for line in after.lines] == [
+        (line.task.title, line.rule.title) for line in before.lines
+    ]
+    assert tables.by_line(read(folder)).partition("\n")[2] == tables.by_line(read(loose)).partition("\n")[2]
+    assert {(cell["device"], cell["precision"]) for cell in Store(folder).cells()} == {("cpu", "float32")}
 
 
 def test_axes_and_device_are_columns(packed):

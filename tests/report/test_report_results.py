@@ -72,6 +72,7 @@ def test_a_planned_run_that_has_not_begun_is_no_error(small, tmp_path):
             lambda path: ((path / "mnist").mkdir(parents=True), (path / "mnist" / "experiments.json").touch()),
             "mnist does",
         ),
+        (lambda path: (path / "experiments").mkdir(parents=True), "kasync results pack"),
     ],
 )
 def test_a_folder_that_holds_no_results_is_refused_in_one_sentence(tmp_path, make, words):

@@ -1,9 +1,9 @@
-"""Results to keep: run folders packed into tables, runs exported, and made again to compare."""
+"""Results to keep: run folders packed into tables, old layouts converted, runs exported, and made again to compare."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import count
@@ -15,11 +15,14 @@ import numpy as np
 from kasync import files
 from kasync.errors import UserError
 from kasync.experiments import metrics
+from kasync.experiments.experiment import Experiment, cell_record, load, names
 from kasync.experiments.runner import finished
 from kasync.experiments.runner import run as make
 from kasync.experiments.settings import RunSettings
 from kasync.experiments.store import ABOUT, TABLES, Run, Store, run_in, write_table
 from kasync.files import flat
+
+OLD = "experiments"  # the folder of lists that version 0.1 wrote
 
 
 def stores(folder: Path) -> list[Path]:
@@ -31,10 +34,45 @@ def stores(folder: Path) -> list[Path]:
 
 
 def pack(folder: Path) -> int:
-    """Every finished run into the tables; how many were packed."""
-    if not any((folder / name).exists() for name in (ABOUT, "runs", TABLES[0])):
+    """Every finished run into the tables, lists of version 0.1 too; how many runs were packed."""
+    if not any((folder / name).exists() for name in (ABOUT, OLD, "runs", TABLES[0])):
         raise UserError(f"{folder} is not a results folder: it holds neither {ABOUT} nor runs.")
-    return Store(folder).pack()
+    store = Store(folder)
+    old = [path for path in sorted((folder / OLD).glob("*.json")) if path.name != "lock.json"]
+    for path in old:
+        about, cells = _converted(files.read_json(path))
+        for cell in cells:
+            run = store.run(cell["key"])
+            if run.begun:
+                kind = str(run.settings["device"]).partition(":")[0]
+                cell |= {"device": kind, "precision": run.made.get("products", "float32")}
+        store.record(path.stem, about, cells, mixed=True)
+        path.unlink()
+    if old and not any((folder / OLD).iterdir()):
+        (folder / OLD).rmdir()
+    return store.pack()
+
+
+def _converted(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """An experiment and its cells from a list of version 0.1, which had axes and factors in titles and labels only."""
+    known = load(table["name"], table["scale"]) if table["name"] in names() else None
+    axes = {each.name: {"axes": each.axes, "names": each.names} for each in (known.tasks if known else ())}
+    rates = {each.label: vars(each) for each in (known.rules if known else ())}
+    tasks = [
+        {name: value for name, value in row.items() if value is not None}
+        | {"short": row["title"].removeprefix(f"{row.get('group')}, "), **axes.get(row["name"], {})}
+        for row in table["tasks"]
+    ]
+    rules = [{**row, "name": row["title"], **rates.get(row["label"], {})} for row in table["rules"]]
+    about = Experiment.of({**table, "tasks": tasks, "rules": rules, "x_title": known.x_title if known else ""})
+    by_name, by_label = {each.name: each for each in about.tasks}, {each.label: each for each in about.rules}
+    record = about.record()
+    for new, row in zip(record["tasks"], table["tasks"], strict=True):
+        new["problem"] = row.get("problem", "")
+    return record, [
+        cell_record(by_name[row["task"]], by_label[row["rule"]], row["staleness"], row["seed"], Path(row["run"]).name)
+        for row in table["cells"]
+    ]
 
 
 # ---- what there is

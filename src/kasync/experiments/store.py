@@ -122,11 +122,13 @@ class Store:
         path = self.folder / CELLS
         return _rows(path) if path.exists() else []
 
-    def record(self, name: str, about: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    def record(
+        self, name: str, about: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], mixed: bool = False
+    ) -> dict[str, str]:
         """Add an experiment, or add to it, and say which label each rule got; several processes may do so at once.
 
         A rule with a `fingerprint` never takes the place of another one: it gets a label that tells the two apart.
-        Several kinds of device or precisions in one experiment are refused.
+        Several kinds of device or precisions in one experiment are refused, unless what there is of old is `mixed`.
         """
         files.make_folder(self.folder)
         with lock.held(self.folder, wait=10.0):
@@ -143,7 +145,7 @@ class Store:
             kept = [cell for cell in there if _place(cell) not in places]
             mine = [cell for cell in kept if cell["experiment"] == name and cell.get("device")]
             kinds = {(cell["device"], cell["precision"]) for cell in [*mine, *ours] if "device" in cell}
-            one_kind(kinds, name)
+            one_kind(set() if mixed else kinds, name)
             write_table(self.folder / CELLS, [*kept, *ours])
             files.write_json(self.folder / ABOUT, {"format": FORMAT, "version": VERSION, "experiments": every})
         return labels

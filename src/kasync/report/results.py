@@ -131,6 +131,8 @@ def read(folder: str | Path) -> Results:
         return Results(folder, [_loose(folder, alone)])
     inside = sorted(str(path.parent) for path in folder.glob(f"*/{ABOUT}"))
     hint = "give a folder that kasync run, compare or reproduce filled"
+    if (folder / "experiments").is_dir():
+        hint = f"an older version filled it: kasync results pack {folder}"
     if inside:
         hint = f"{' and '.join(inside[:3])} {'does' if len(inside) == 1 else 'do'}"
     raise UserError(f"{folder} is not a results folder: it holds neither {ABOUT} nor run.toml; {hint}.")
