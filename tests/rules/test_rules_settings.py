@@ -43,6 +43,7 @@ WRONG = {  # setting: values no rule may take
     "radius": (-1.0, math.nan, "a", None),
     "half_distance": LIMIT,
     "reach": LIMIT,
+    "measured": (1, "yes", None),
     "memory_precision": ("double", None, 3),
     "betas": ((1.0, 0.9), (0.9, -0.1), (0.9,), 0.9),
     "eps": (0.0, -1e-8, math.nan),
