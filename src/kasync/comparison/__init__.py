@@ -151,7 +151,9 @@ def _record(
     task = fingerprint.of(one.data.name, one.data.clients, type(one.model).__name__, repr(one.work), shape)
     labels = {rule.label: rule for rule in about.rules}
     cells = [
-        cell_record(about.tasks[0], labels[label], run.table["staleness"], seed, run)
+        cell_record(
+            about.tasks[0], labels[label], run.table["staleness"], seed, run.name, run.device_kind, run.precision
+        )
         for (label, seed), run in planned.items()
     ]
     store.record(f"{found.name}-{task[:6]}", told, cells)

@@ -40,12 +40,7 @@ def pack(folder: Path) -> int:
     store = Store(folder)
     old = [path for path in sorted((folder / OLD).glob("*.json")) if path.name != "lock.json"]
     for path in old:
-        about, cells = _converted(files.read_json(path))
-        for cell in cells:
-            run = store.run(cell["key"])
-            if run.begun:
-                kind = str(run.settings["device"]).partition(":")[0]
-                cell |= {"device": kind, "precision": run.made.get("products", "float32")}
+        about, cells = _converted(files.read_json(path), store)
         store.record(path.stem, about, cells, mixed=True)
         path.unlink()
     if old and not any((folder / OLD).iterdir()):
@@ -53,7 +48,7 @@ def pack(folder: Path) -> int:
     return store.pack()
 
 
-def _converted(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _converted(table: Mapping[str, Any], store: Store) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """An experiment and its cells from a list of version 0.1, which had axes and factors in titles and labels only."""
     known = load(table["name"], table["scale"]) if table["name"] in names() else None
     axes = {each.name: {"axes": each.axes, "names": each.names} for each in (known.tasks if known else ())}
@@ -69,10 +64,19 @@ def _converted(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str,
     record = about.record()
     for new, row in zip(record["tasks"], table["tasks"], strict=True):
         new["problem"] = row.get("problem", "")
-    return record, [
-        cell_record(by_name[row["task"]], by_label[row["rule"]], row["staleness"], row["seed"], Path(row["run"]).name)
-        for row in table["cells"]
-    ]
+    cells = []
+    for row in table["cells"]:
+        run = store.run(Path(row["run"]).name)
+        made = _kind(run) if run.begun else (None, None)
+        cells.append(
+            cell_record(by_name[row["task"]], by_label[row["rule"]], row["staleness"], row["seed"], run.key, *made)
+        )
+    return record, cells
+
+
+def _kind(run: Run) -> tuple[str, str]:
+    """The kind of device that a run of version 0.1 was made on, and its precision."""
+    return str(run.settings["device"]).partition(":")[0], run.made.get("products", "float32")
 
 
 # ---- what there is

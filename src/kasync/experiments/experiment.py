@@ -10,14 +10,11 @@ from fnmatch import fnmatchcase
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kasync import components, files
 from kasync.errors import UserError, unknown
 from kasync.experiments.settings import ELSEWHERE, SECTIONS, RunSettings, facts_of, title_of
-
-if TYPE_CHECKING:
-    from kasync.experiments.runner import Wanted
 
 HERE = Path(__file__).parent
 PAPERS, PROBLEMS, DEMO = HERE / "papers", HERE / "problems", HERE / "demo.toml"
@@ -120,15 +117,18 @@ class Cell:
 
     def record(self) -> dict[str, Any]:
         """As cells.parquet has it."""
-        return cell_record(self.task, self.rule, self.staleness, self.seed, self.settings)
+        run = self.settings
+        return cell_record(self.task, self.rule, self.staleness, self.seed, run.name, run.device_kind, run.precision)
 
 
-def cell_record(task: Task, rule: Contender, staleness: str, seed: int, run: RunSettings | Wanted) -> dict[str, Any]:
-    """A row of cells.parquet: where a run stands, its key, and on what it is made."""
-    place = {"task": task.name, "rule": rule.label, "staleness": staleness, "seed": seed, "key": run.name}
+def cell_record(
+    task: Task, rule: Contender, staleness: str, seed: int, key: str, device: str | None, precision: str | None
+) -> dict[str, Any]:
+    """A row of cells.parquet: where a run stands, its key, and on what it is made, where that is known."""
+    place = {"task": task.name, "rule": rule.label, "staleness": staleness, "seed": seed, "key": key}
     factors = {"of": rule.of, "factor": rule.factor} if rule.of else {}
     axes = {f"axis.{name}": value for name, value in task.axes.items()}
-    made = {"device": run.device_kind, "precision": run.precision}
+    made = {} if device is None else {"device": device, "precision": precision}
     return place | {"kind": rule.rule, "group": task.group, "x": task.x} | factors | axes | made
 
 
