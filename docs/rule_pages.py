@@ -161,9 +161,11 @@ def tries() -> dict[str, dict[str, dict[float, list[float]]]]:
     """rule -> task -> rate -> held-out accuracies, of everything that was tried while tuning."""
     found: dict[str, dict[str, dict[float, list[float]]]] = {}
     for path in sorted(RESULTS.glob("*/tuned/*.toml")):
+        alone = len(list(path.parent.glob("*.toml"))) == 1
+        where = path.parents[1].name if alone else path.stem.rpartition("-")[0]  # its store, or its experiment
         for row in tomllib.loads(path.read_text()).get("tried", []):
             if row["rule"] in rules.RULES:
-                task = found.setdefault(row["rule"], {}).setdefault(f"{path.parents[1].name}: {row['task']}", {})
+                task = found.setdefault(row["rule"], {}).setdefault(f"{where}: {row['task']}", {})
                 rate = row["settings"][rules.facts(row["rule"]).rate]
                 task.setdefault(rate, []).append(row["accuracy"])
     return found

@@ -69,9 +69,7 @@ def story(tmp_path_factory) -> Story:
             ("\n\n@app.evaluate()", f"{SPOILT}\n\n@app.evaluate()"),
             ("import torch\n", "from pathlib import Path\n\nimport torch\n"),
         )
-        changed(
-            world.app / "digits_app" / "server_app.py", ('k=int(run["k"]),', 'k=int(run["k"]), offences=2, rest=0.2,')
-        )
+        changed(world.app / "digits_app" / "server_app.py", ("        k=k,", "        k=k, offences=2, rest=0.2,"))
         node_ids = {number: world.register(number) for number in range(STRANGER)}
         nodes = {n: world.start_node(n, f"partition-id={n} num-partitions=4") for n in (0, 1, 2)}
         world.start_node(NAUGHTY, f"partition-id=0 num-partitions=4 fault='{folder / 'told'}'")
