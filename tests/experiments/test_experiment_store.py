@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from kasync.experiments.settings import RunSettings
 from kasync.experiments.store import TABLES, Store, run_in
 from kasync.files import flat, nested
 from kasync.report import checking, read, tables
+
+RESULTS = Path(__file__).parents[2] / "results"
 
 RUN = {"dataset": "synthetic", "model": "logistic", "clients": 20, "k": 4, "steps": 24, "evaluate_every": 2}
 PROBLEM = Problem(
@@ -140,6 +143,21 @@ def test_a_run_made_again_is_the_same_to_the_last_bit(packed, tmp_path):
     made = sorted(path.name for path in (tmp_path / "again").iterdir())
     assert len(made) == 4  # what was made before does not stand for a run that is made again
     assert sum(name.endswith("-2") for name in made) == 2
+
+
+@pytest.mark.parametrize("name", ["rates", "tables"])
+def test_a_run_that_is_stored_here_is_found_again_under_its_name(name):
+    store = Store(RESULTS / name)
+    runs = [store.run(key) for key in store.every()[::3]]
+    lost = [run.key for run in runs if RunSettings.of(run.settings, run.key).resolved().name != run.key]
+    assert runs
+    assert lost == []
+
+
+def test_no_store_here_names_a_place_of_the_machine_that_made_it():
+    for path in RESULTS.rglob("experiments.json"):
+        tuned = [each.get("tuned") for each in Store(path.parent).experiments().values()]
+        assert not [name for name in tuned if name and Path(name).is_absolute()], path
 
 
 def test_a_run_of_python_values_cannot_be_made_again_from_its_settings():

@@ -55,6 +55,7 @@ class Choice:
         return Choice(self.kind, {n: list(v) if isinstance(v, tuple) else v for n, v in settings.items()})
 
 
+LATER = ("allow_empty", "least", "measured")  # runs made before there was such a setting keep their names
 EXAMPLES = {"partition": "labels", "arrivals": "uniform", "rule": "wkafl", "work": "gradient", "faults": "flip_sign"}
 
 
@@ -264,7 +265,8 @@ def _rule(settings: RunSettings) -> Choice:
         value = given.get(name, filled.get(name, parameters[name].default))
         if value is inspect.Parameter.empty:
             raise UserError(f"rule {kind!r} needs {name}: give it in [rule], or as --set {name}=VALUE.")
-        if isinstance(value, bool | int | float | str | tuple | list | Mapping):
+        later = name in LATER and value == parameters[name].default
+        if isinstance(value, bool | int | float | str | tuple | list | Mapping) and not later:
             values[name] = value
     if len(ours) > 1:
         values["server_samples"] = SERVER_SAMPLES
@@ -301,8 +303,7 @@ def _partition(choice: Choice) -> Choice:
     from kasync.data import partition
 
     shown = vars(partition.build(choice.kind, **choice.settings))
-    later = ("allow_empty", "least")  # runs made before there was such a setting keep their names
-    return choice.spelled_out({name: value for name, value in shown.items() if value or name not in later})
+    return choice.spelled_out({name: value for name, value in shown.items() if value or name not in LATER})
 
 
 def _fault(choice: Choice) -> Choice:
