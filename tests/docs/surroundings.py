@@ -71,7 +71,7 @@ def _tutorial_lora(folder: Path, results: Path) -> dict[str, Any]:
 
     authors = tuple(number for number in range(12) for _ in range(10))
     official_files.write_newsgroups(folder / "my-data" / "newsgroups", authors)
-    return _encoder(folder, results)
+    return _encoder(folder, results) | {"folder": "minilm"}
 
 
 def _tutorial_gpt(folder: Path, results: Path) -> dict[str, Any]:
