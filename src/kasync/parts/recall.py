@@ -24,14 +24,14 @@ LEAST = 1e-30  # trust in all clients together below which nothing is remembered
 
 @dataclass(frozen=True)
 class Recall(ClientPart):
-    """g_i - u b_i (h_i - m),  b_i = 2^(-(r_i / half_distance)^2),  m the mean of all h_j, each counted b_j times
+    """g_i - f b_i (h_i - m),  b_i = 2^(-(r_i / half_distance)^2),  m the mean of all h_j, each counted b_j times
 
     h_i is the last delivery of client i, and r_i how far the model has gone since it was computed: steps of length lr
     that follow different clients go as far as a random walk, r_i^2 = sum of lr^2. So all trust halves equally often,
     whoever it is in, and the sum behind m is kept up to date with the K rows that change. In half precision the table
     is in bfloat16, and the sum is of what the table holds. It comes after whatever sets the learning rate.
 
-    u is 1, or, where it is `measured`, how much of b_i (h_i - m) was found in g_i - m: the coefficient of a regression
+    f is 1, or, where it is `measured`, how much of b_i (h_i - m) was found in g_i - m: the coefficient of a regression
     over the arrivals of about a quarter of a round, between 0 and 1.
     """
 
