@@ -299,6 +299,27 @@ def test_concurrency_limits_who_works_at_a_time(restart):
     assert len(federation.orders) == 3
 
 
+def test_what_becomes_too_stale_while_it_waits_is_not_used_and_its_client_is_asked_again(tmp_path):
+    rule, terms = rules.kasync_sgd(1.0), Terms(k=2, brings="gradients", max_staleness=0)
+    federation = Federation(rule, torch.zeros(2), terms, Journal(tmp_path / "state", {}))
+    federation.present(range(3), 0.0)
+    for order in federation.dispatch(0.0):
+        assert bring(federation, order) == "accepted"
+    assert federation.step(0.0) is not None
+    assert federation.step(0.0) is None
+    assert federation.tally == {"joined": 3, "accepted": 2, "used": 2, "stale": 1}
+    again = Federation(rule, torch.zeros(2), terms, Journal(tmp_path / "state", {}))
+    assert again.waiting == []
+    assert again.tally == federation.tally
+    assert [order.client for order in federation.dispatch(0.0)] == [0, 1, 2]
+    for order in list(federation.orders.values()):
+        bring(federation, order)
+    update = federation.step(0.0)
+    assert update is not None
+    assert update.staleness == (0, 0)
+    assert len(federation.pool.free) == len(federation.pool.table)
+
+
 def heard(select, rounds: int = 12) -> list[int]:
     federation = founded(k=1, concurrency=1, select=select)
     federation.present(range(4), 0.0)

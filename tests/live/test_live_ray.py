@@ -182,7 +182,7 @@ def test_a_death_before_the_first_save_leaves_every_row_with_the_actor_that_brou
                 first.federation.collect(order.ticket, 2, Delivery(torch.eye(3)[2], 1.0), 0.0)
         again = RayFederation(rule, torch.zeros(3), 2, clients, checkpoint=tmp_path / "state")
         assert [each.client for each in again.federation.waiting] == [2]
-        assert again.visits == {0: 0, 1: 0, 2: 1}
+        assert [client.used + client.waiting for client in again.federation] == [0, 0, 1]
         list(again.run(4))
     table = again.federation.server.memory
     (last,) = [value for value in table.values() if value.dim() == 2]

@@ -286,6 +286,7 @@ class Federation:
         self.step_log.tally["used"] += k
         if bool(step.skipped):
             self._count("skipped", "a step is skipped: the rule could use none of its deliveries")
+        self._drop_stale()
         if self.journal is not None:
             self.journal.save(self, now, whatever=k != self.terms.k)  # updates made again are of k deliveries
         return Update(self.updates, time, used, staleness, step.handed_out(), tuple(shares))
@@ -383,6 +384,21 @@ class Federation:
         if client.waiting:
             return "another of its deliveries waits"
         return "the rule has no room for it" if client.number is None else ""
+
+    def _drop_stale(self) -> None:
+        """What waits and is too stale for the new version is not used; it was accepted, and is counted as stale now."""
+        oldest, waiting = self.terms.max_staleness, self.waiting
+        if oldest is None:
+            return
+        self.waiting = [each for each in waiting if self.version - each.version <= oldest]
+        for each in waiting:
+            if self.version - each.version <= oldest:
+                continue
+            client = self.roster.seats[each.client]
+            client.waiting -= 1
+            self.pool.release(each.slot)
+            self.step_log.tally["accepted"] -= 1
+            self._count("stale", f"a delivery of {client.name} is not used: older than {oldest}", logging.DEBUG)
 
     def _refuse(self, client: Client, brought: Garbage, now: float) -> str:
         aside = self.roster.offended(client, now, brought.reason)
@@ -501,6 +517,7 @@ class Federation:
         """Continue where the journal ends; work that was out when the run died is simply handed out again."""
         if self.journal is not None and self.journal.restore(self, now):
             self._make_room(self.roster.population - (self.roster.room or 0))
+            self._drop_stale()
             log.info("resumed at update %d with %d deliveries waiting", self.updates, len(self.waiting))
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
@@ -165,9 +164,6 @@ class RayFederation:
             rule, params, agreed, journal, privacy, now=time.monotonic(), members=range(len(clients))
         )
         self.watch = Watch(on_update, tuple(sinks), None if record is None else Path(record))
-        self.visits: Counter[Any] = Counter()  # by node, which is the place of its actor
-        for client in self.federation:
-            self.visits[client.node] = client.used + client.waiting
         self.orders: dict[Any, Order] = {}  # what Ray will answer -> the order it answers
         self.sent: tuple[int, Any] = (-1, None)  # the newest version in the object store
         self.ended = ""  # why, where it ended before its last step
@@ -219,7 +215,8 @@ class RayFederation:
         if self.sent[0] != order.version:
             self.sent = (order.version, ray.put(self.params.cpu().numpy()))  # once for each version
         actor = self.clients.actors[order.node]  # type: ignore[call-overload]
-        self.orders[actor.work.remote(self.sent[1], self.visits[order.node])] = order
+        visit = self.federation.roster.seats[order.client].used  # nothing of a client at work waits
+        self.orders[actor.work.remote(self.sent[1], visit)] = order
 
     def _take(self, answer: Any) -> None:
         order = self.orders.pop(answer)
@@ -229,5 +226,4 @@ class RayFederation:
             brought = Delivery(torch.from_numpy(np.array(values)), loss, examples)
         except Exception as problem:  # the actor died, or the client's own code raised
             brought = Failure(f"{type(problem).__name__}: {str(problem)[-200:]}")
-        ended = self.federation.collect(order.ticket, order.node, brought, time.monotonic())
-        self.visits[order.node] += ended == "accepted"
+        self.federation.collect(order.ticket, order.node, brought, time.monotonic())
