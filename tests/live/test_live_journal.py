@@ -90,6 +90,50 @@ def test_a_resumed_server_makes_the_steps_that_an_unbroken_one_makes(tmp_path):
         assert torch.equal(value, broken.server.state_dict()[name]), name
 
 
+def every_tenth(path: Path, k: int = 2) -> Federation:
+    journal = Journal(path, {"rule": "test"}, every=10)
+    federation = Federation(rules.kasync_sgd(1.0), torch.zeros(3), Terms(k=k, brings="gradients"), journal)
+    federation.present([1, 2, 3], 0.0)
+    return federation
+
+
+def bring(federation: Federation, *stamps: float) -> None:
+    """Deliveries of the clients, one by one, each followed by the step that it makes."""
+    for stamp in stamps:
+        federation.dispatch(0.0)
+        order = min(federation.orders.values(), key=lambda order: order.ticket)
+        brought = Delivery(torch.full((3,), float(stamp)))
+        assert federation.collect(order.ticket, order.node, brought, 0.0) == "accepted"
+        federation.step(0.0)
+
+
+def test_what_is_accepted_while_updates_are_made_again_takes_nobodys_place_on_disk(tmp_path):
+    bring(every_tenth(tmp_path / "state"), 1, 2, 3, 4, 5)
+    again = every_tenth(tmp_path / "state")
+    while again.step(0.0):
+        pass
+    assert (again.updates, [float(each.row[0]) for each in again.waiting]) == (2, [5.0])
+    bring(again, 6)
+    third = every_tenth(tmp_path / "state")  # a second death before the first save
+    assert [float(each.row[0]) for each in third.waiting] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+
+
+def test_with_another_k_the_updates_before_the_death_are_made_again_as_they_were(tmp_path):
+    unbroken = every_tenth(tmp_path / "one")
+    bring(unbroken, *range(1, 8))
+    bring(every_tenth(tmp_path / "two"), *range(1, 8))
+    again = every_tenth(tmp_path / "two", k=3)
+    while update := again.step(0.0):
+        assert len(update.used) == 2
+        assert min(update.staleness) >= 0
+        again = every_tenth(tmp_path / "two", k=3)  # and dies after each of them
+    assert again.updates == unbroken.updates == 3
+    assert torch.equal(again.server.params, unbroken.server.params)
+    bring(again, 8, 9, 10, 11, 12)
+    assert [len(step) for step in again.step_log.clients] == [2, 2, 2, 3, 3]
+    assert again.tally["accepted"] == again.tally["used"] + len(again.waiting) == 12
+
+
 def test_the_journal_of_another_run_is_refused(tmp_path):
     live(founded(tmp_path / "state"), 6, [])
     with pytest.raises(UserError, match="belongs to another run"):

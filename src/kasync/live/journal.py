@@ -237,10 +237,10 @@ class Journal:
         self.every = every
         self.written = 0  # steps of the log that are on disk
         self.size = 0  # their bytes
-        self.places = 0  # deliveries put on disk for the update that is waited for
+        self.places: Counter[int] = Counter()  # deliveries on disk for each update, from the one that is waited for on
 
-    def keep(self, update: int, waiting: Accepted) -> str:
-        """Put an accepted delivery on disk; the name of its file."""
+    def keep(self, update: int, waiting: Accepted, k: int) -> str:
+        """Put an accepted delivery on disk, with how many make an update; the name of its file."""
         tensors = {"row": waiting.row}
         for name in ("start", "buffers"):
             if getattr(waiting, name) is not None:
@@ -252,15 +252,16 @@ class Journal:
             "loss": waiting.loss,
             "examples": waiting.examples,
             "metrics": dict(waiting.metrics),
+            "k": k,
         }
-        name = f"{update:09d}.{self.places:06d}.waiting"
-        self.places += 1
+        name = f"{update:09d}.{self.places[update]:06d}.waiting"
+        self.places[update] += 1
         self.storage.save(name, update, {**tensors, "about": packed(about)})
         return name
 
     def save(self, federation: Federation, now: float, whatever: bool = False) -> None:
         """Put the state after an update on disk, then forget the deliveries it used."""
-        self.places = 0
+        self.places = Counter({update: n for update, n in self.places.items() if update >= federation.updates})
         if federation.updates % self.every and not whatever:
             return
         lines = federation.step_log.lines(self.written)
@@ -288,9 +289,10 @@ class Journal:
         left = self._restore_state(federation, found[1], now) if found is not None else []
         for name, update in self._files():
             if update >= federation.updates or name in left:
-                self._read(name, federation)
-                if update == federation.updates:
-                    self.places = int(name.split(".")[1]) + 1
+                k = self._read(name, federation)
+                self.places[update] = int(name.split(".")[1]) + 1
+                if update > federation.updates:
+                    federation.remade = (update, k)
             else:
                 self.storage.remove(name)  # used before the last save
         federation.step_log.tally["accepted"] += len(federation.waiting) - len(left)
@@ -313,13 +315,15 @@ class Journal:
         federation.roster.restore(about["clients"])
         return about["left"]
 
-    def _read(self, name: str, federation: Federation) -> None:
+    def _read(self, name: str, federation: Federation) -> int:
+        """Let a delivery wait again; how many made an update when it was accepted."""
         found = self.storage.load(name)
         assert found is not None  # it was listed, and nobody else works here
         tensors = found[1]
         about = unpacked(tensors.pop("about"))
-        client = federation.roster.join(about.pop("node"), about["client"])
+        client, k = federation.roster.join(about.pop("node"), about["client"]), about.pop("k", federation.terms.k)
         federation.admit(client, tensors, {**about, "file": name})
+        return k
 
     def _files(self) -> list[tuple[str, int]]:
         """The deliveries on disk and the updates they wait for, in the order they came."""

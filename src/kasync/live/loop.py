@@ -132,6 +132,7 @@ class Federation:
         self.waiting: list[Accepted] = []  # accepted, not yet used
         self.issued = 0
         self.updates = 0  # calls of the rule
+        self.remade = (0, terms.k)  # up to this update they were made before a death, each of so many deliveries
         self.began = now
         self.started = False
         self.short_since: float | None = None  # when a shortage of clients began, while there is one
@@ -239,6 +240,8 @@ class Federation:
 
     def needed(self, now: float, able: int | None = None) -> int:
         """Deliveries that make the next step, where so many clients are able to work."""
+        if self.updates < self.remade[0]:
+            return self.remade[1]
         able = self.roster.able() if able is None else able
         if able >= self.terms.k or self.terms.shortage == "wait":
             return self.terms.k
@@ -369,7 +372,7 @@ class Federation:
             buffers=brought.buffers if self.buffers is not None and self.terms.buffers == "average" else None,
         )
         if self.journal is not None:
-            kept = replace(kept, file=self.journal.keep(self.updates, kept))
+            kept = replace(kept, file=self.journal.keep(self.updates, kept, self.terms.k))
         client.waiting += 1
         self.waiting.append(kept)
         return self._count("accepted", f"{client.name} delivered on version {order.version}", logging.DEBUG)
