@@ -309,6 +309,25 @@ def test_a_node_that_joins_late_takes_part_and_one_that_leaves_is_not_waited_for
     assert "1 clients are able to work, k is 2: the run waits for 2" in caplog.text
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("versions", ["memory", "files"])
+def test_in_half_precision_what_a_client_did_is_told_from_how_its_model_was_rounded(dtype, versions, tmp_path):
+    def answer(message: Message) -> list[Message]:
+        got, node = decoded(message.content["arrays"]["w"]), message.metadata.dst_node_id
+        made = ArrayRecord(
+            {"w": encoded((got.float() + node / 512).to(dtype))}
+        )  # which the types can hold, node 0 as it came
+        return [Message(RecordDict({"arrays": made, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)]
+
+    strategy = KAsync(rules.kasync_sgd(0.3), k=3, poll=0.002, versions="memory" if versions == "memory" else tmp_path)
+    arrays = strategy.start(
+        FakeGrid(range(3), answer), ArrayRecord({"w": encoded(torch.full((3,), 0.25, dtype=dtype))}), 8
+    )
+    wanted = 0.25 + 8 * 0.3 / 512  # in the server's own precision, whatever is lost on the way
+    torch.testing.assert_close(strategy.run.federation.server.params, torch.full((3,), wanted), rtol=1e-6, atol=0)
+    assert decoded(arrays.arrays["w"]).dtype == dtype
+
+
 def test_arrays_of_whole_numbers_are_averaged_by_value():
     def answer(message: Message) -> list[Message]:
         got = message.content["arrays"]

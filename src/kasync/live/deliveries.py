@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 1 << 17  # numbers that are read twice while they are in cache, their squares summed in their own precision
+VARIANCES = ("running_var", "moving_variance")  # ends of the names of buffers that are never negative
 
 
 @dataclass(frozen=True)

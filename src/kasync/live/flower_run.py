@@ -51,6 +51,7 @@ class FlowerRun:
             strategy.privacy,
             now=time.monotonic(),
             buffers=self.layout.buffer_vector(arrays),
+            sent=self.layout.sent if self.layout.rounded else None,
         )
         self.mailbox = Mailbox(grid, strategy.poll)
         self.tickets: dict[str, int] = {}  # message id -> ticket
@@ -76,8 +77,9 @@ class FlowerRun:
         self._say_buffers()
         federation, strategy = self.federation, self.strategy
         self.result.arrays = self.arrays()
-        if federation.updates == 0:
-            self._evaluate(0, evaluate_fn)
+        missing = federation.updates not in self.result.evaluate_metrics_serverapp  # the server died while it evaluated
+        if missing and (federation.updates >= rounds or federation.updates % strategy.evaluate_every == 0):
+            self._evaluate(federation.updates, evaluate_fn)
         try:
             with self.mailbox:
                 while federation.updates < rounds and not self.ended:
@@ -230,6 +232,7 @@ class FlowerRun:
 
     def _updated(self, last: bool, evaluate_fn: EvaluateFn | None, evaluate_config: ConfigRecord) -> None:
         number, strategy, self.final = self.federation.updates, self.strategy, last
+        self.history.flush(number)  # an evaluation may take long, and the server die in it
         if last or number % strategy.evaluate_every == 0:
             self._evaluate(number, evaluate_fn)
         every = strategy.evaluate_clients_every

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -99,6 +99,8 @@ class Federation:
         *,
         buffers: Tensor | None = None,  # [B] float64, what is no parameter
         members: Iterable[Hashable] = (),  # nodes known beforehand, numbered in this order
+        sent: Callable[[Tensor], Tensor]
+        | None = None,  # [D] what clients get of parameters [D], where it is not the same
     ) -> None:
         if rule.needs_layers and rule.layers is None:
             raise UserError(
@@ -117,7 +119,7 @@ class Federation:
                 f"take checkpoint_every = 1."
             )
         self.server = self.rule.prepared(ServerState.initial(params))
-        self.buffers = buffers
+        self.buffers, self.sent = buffers, sent
         self.pool = RowPool(params, terms.k)
         self.roster = Roster(terms, rule.table_clients)
         known = list(members)
@@ -158,7 +160,7 @@ class Federation:
         return spent(max((client.spent for client in self.roster), default=0.0), self.privacy.delta)
 
     def params_of(self, version: int) -> Tensor:
-        """[D] the parameters of a version that somebody works on."""
+        """[D] the parameters of a version that somebody works on, as they were sent."""
         return self.versions[version]
 
     def tensors(self) -> dict[str, Tensor]:
@@ -201,7 +203,10 @@ class Federation:
             order = Order(ticket, client.number, client.node, self.version, now + self._time_for(client))
             self.orders[ticket] = order
             client.ticket, client.began = ticket, now
-            self.versions.setdefault(order.version, self.server.params)
+            if order.version not in self.versions:
+                self.versions[order.version] = (
+                    self.server.params if self.sent is None else self.sent(self.server.params)
+                )
             self.holders.setdefault(order.version, set()).add(ticket)
             orders.append(order)
         return orders
@@ -425,7 +430,7 @@ class Federation:
     def _file_version(self) -> None:
         """Put the newest version, which will be an old one, into a file; it stays in memory if that cannot be."""
         try:
-            self.versions[self.version] = filed(self.server.params, self.terms.versions)
+            self.versions[self.version] = filed(self.versions[self.version], self.terms.versions)
         except OSError as problem:
             log.warning("version %d stays in memory: %s", self.version, problem)
 
