@@ -254,6 +254,22 @@ def test_two_nodes_with_one_key_at_a_time_are_two_clients():
     assert len(federation.roster) == 2
 
 
+def test_a_client_that_changes_its_key_stays_who_it_was_and_takes_nobodys_place():
+    federation = founded(k=1)
+    federation.present(["a", "b"], 0.0)
+    for number in range(20):
+        federation.dispatch(0.0)
+        bring(federation, order_of(federation, "a"), key=f"a{number}")
+        federation.step(0.0)
+    bring(federation, order_of(federation, "b"), key="b")
+    federation.step(0.0)
+    federation.present(["a"], 1.0)
+    federation.dispatch(1.0)
+    bring(federation, order_of(federation, "a"), key="b")
+    assert [(client.node, client.key) for client in federation.roster] == [("a", "a0"), ("b", "b")]
+    assert len(federation.roster.by_key) == 2  # nobody fills the memory with names
+
+
 def test_offences_under_one_name_and_another_add_up():
     federation = founded(k=1, offences=2, rest=0.0)
     federation.present(["a", "b"], 0.0)

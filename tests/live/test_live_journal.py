@@ -227,6 +227,28 @@ def test_the_log_of_steps_grows_by_a_line_for_each_update_and_is_not_written_aga
     assert (tmp_path / "state").stat().st_size < 4000  # nothing in it grows with the updates
 
 
+def test_deliveries_whose_state_was_deleted_are_refused_by_name(tmp_path):
+    bring(every_tenth(tmp_path / "state"), *range(1, 24))
+    (tmp_path / "state").unlink()
+    with pytest.raises(UserError, match=r"deleted without them: delete .*state\.\*\.waiting too"):
+        every_tenth(tmp_path / "state")
+    for left in tmp_path.glob("state.*.waiting"):
+        left.unlink()
+    assert every_tenth(tmp_path / "state").waiting == []
+
+
+def test_a_file_by_its_address_is_the_file_and_written_whole_or_not_at_all(tmp_path):
+    bring(every_tenth(tmp_path / "state"), *range(1, 22))
+    again = Federation(
+        rules.kasync_sgd(1.0),
+        torch.zeros(3),
+        Terms(k=2, brings="gradients"),
+        Journal(f"file://{tmp_path}/state", {"rule": "test"}),
+    )
+    assert again.updates == 10
+    assert [float(each.row[0]) for each in again.waiting] == [21.0]
+
+
 def test_a_log_of_steps_that_was_cut_off_is_refused(tmp_path):
     live(founded(tmp_path / "state"), 12, [])
     (tmp_path / "state.steps").write_text("")

@@ -151,6 +151,17 @@ def test_metrics_and_the_page_go_on_where_a_killed_server_left_them(tmp_path):
     assert shown["about"]["finished"]
 
 
+def test_a_run_that_ends_before_its_first_update_leaves_a_record_that_says_why(tmp_path):
+    def bad(message: Message) -> list[Message]:
+        return [Message(RecordDict({"metrics": MetricRecord({"num-examples": 1})}), reply_to=message)]
+
+    strategy = KAsync(rules.fedbuff(1.0), k=2, poll=0.002, offences=1, grace=0.1, record=tmp_path / "new" / "run")
+    strategy.start(FakeGrid(range(3), bad), ArrayRecord({"w": Array(np.zeros(3, np.float32))}), 4)
+    shown = page.read(tmp_path / "new" / "run")
+    assert "set aside" in shown["about"]["ended"]
+    assert len(shown["clients"]["clients"]) == 3
+
+
 @pytest.mark.parametrize("number", [4, 6], ids=["in the middle", "after the last update"])
 def test_an_evaluation_in_which_the_server_died_is_made_again_and_no_metrics_are_lost(number, tmp_path, monkeypatch):
     def dies(at: int) -> None:

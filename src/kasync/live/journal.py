@@ -232,8 +232,13 @@ class Journal:
     """The state, each delivery that waits and the log of steps; told apart from other runs by identity."""
 
     def __init__(self, path: str | os.PathLike[str], identity: Mapping[str, str], every: int = 1) -> None:
-        text = os.fspath(path)
-        self.storage: Storage = Remote(text, identity) if "://" in text else Local(Path(text), identity)
+        self.place = os.fspath(path)
+        if self.place.startswith(("file://", "local://")):
+            from fsspec.implementations.local import LocalFileSystem
+
+            self.place = LocalFileSystem._strip_protocol(self.place)
+        far = "://" in self.place
+        self.storage: Storage = Remote(self.place, identity) if far else Local(Path(self.place), identity)
         self.every = every
         self.written = 0  # steps of the log that are on disk
         self.size = 0  # their bytes
@@ -295,6 +300,12 @@ class Journal:
                     federation.remade = (update, k)
             else:
                 self.storage.remove(name)  # used before the last save
+        for number, waiting in enumerate(federation.waiting):
+            if waiting.version > federation.version + number // federation.remade[1]:
+                raise UserError(
+                    f"{self.place} is older than the deliveries beside it, or was deleted without them: "
+                    f"delete {self.place}.*.waiting too, to start without them."
+                )
         federation.step_log.tally["accepted"] += len(federation.waiting) - len(left)
         return found is not None or bool(federation.waiting)
 

@@ -84,8 +84,10 @@ class Watch:
     def close(self, federation: Federation, now: float, ended: str = "") -> None:
         """The run is over."""
         if self.folder is not None:
-            self._write_clients(federation, now)
             file = self.folder / ABOUT
+            if not file.exists():  # it ended before its first update
+                self._begin(federation)
+            self._write_clients(federation, now)
             about = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
             put(file, {**about, "finished": True, "ended": ended})
         for sink in self.sinks:
