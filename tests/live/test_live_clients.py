@@ -15,6 +15,7 @@ from kasync.live.deliveries import Delivery, Failure
 from kasync.live.journal import Journal
 from kasync.live.loop import Federation, Order
 from kasync.live.terms import Terms
+from kasync.timelines.timeline import inconsistency
 
 
 def founded(rule=None, **terms) -> Federation:
@@ -252,6 +253,44 @@ def test_two_nodes_with_one_key_at_a_time_are_two_clients():
         bring(federation, order_of(federation, node), key="same")
         assert federation.step(0.0) is not None
     assert len(federation.roster) == 2
+
+
+def test_the_timeline_holds_although_a_client_came_back_before_its_old_name_was_gone():
+    federation = founded(k=1)
+    federation.present(["a"], 0.0)
+    federation.dispatch(0.0)
+    bring(federation, order_of(federation, "a"), key="same")
+    federation.present(["a", "b"], 0.0)  # it has started again, and nobody has noticed yet
+    federation.dispatch(0.0)
+    for _ in range(2):
+        assert federation.step(0.0) is not None
+        federation.dispatch(0.0)
+        bring(federation, order_of(federation, "b"), key="same")
+    federation.present(["b"], 0.0)
+    assert federation.step(0.0) is not None
+    federation.dispatch(0.0)
+    bring(federation, order_of(federation, "b"), key="same")
+    assert federation.step(0.0) is not None
+    assert len(federation.roster) == 1
+    timeline = federation.timeline()
+    assert inconsistency(timeline) == ""
+    assert timeline.clients.ravel().tolist() == [0, 1, 1, 0]
+
+
+def test_work_on_a_version_before_its_last_delivery_is_not_taken_for_the_same_clients():
+    federation = founded(k=1)
+    federation.present(["a"], 0.0)
+    federation.dispatch(0.0)
+    bring(federation, order_of(federation, "a"), key="same")
+    federation.present(["b"], 0.0)
+    federation.dispatch(0.0)  # b works on the version before the one that a's delivery makes
+    for _ in range(2):
+        assert federation.step(0.0) is not None
+        federation.dispatch(0.0)
+        bring(federation, order_of(federation, "b"), key="same")
+    assert federation.step(0.0) is not None
+    assert inconsistency(federation.timeline()) == ""
+    assert [(client.node, client.key, client.used) for client in federation.roster] == [("b", "same", 3)]
 
 
 def test_a_client_that_changes_its_key_stays_who_it_was_and_takes_nobodys_place():

@@ -62,11 +62,12 @@ class StepLog:
             start += count
         count, start = max(stretches, key=lambda stretch: (stretch[0], stretch[1]))
         stop = start + count
+        highest = max(map(max, self.clients[start:stop]))  # the number of one that is somebody else now, perhaps
         return Timeline(
             clients=np.array(self.clients[start:stop]),
             versions=np.maximum(np.array(self.versions[start:stop]) - start, 0),
             times=np.array(self.times[start:stop]) - (self.times[start - 1] if start else 0.0),
-            population=population,
+            population=max(population, highest + 1),
             kind="live",
             settings={"rule": rule, "first_step": start, "steps": len(self.clients), **self.tally},
         )

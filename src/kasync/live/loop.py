@@ -285,6 +285,7 @@ class Federation:
             client = self.roster.seats[each.client]
             client.waiting -= 1
             client.used += 1
+            client.newest = self.version
             client.staleness += stale
             client.influence += share
             client.spent += 0.0 if self.privacy is None else self.privacy.cost
@@ -355,7 +356,7 @@ class Federation:
             return self._refuse(client, wrong, now)
         took = now - client.began
         if brought.key is not None:
-            client = self.roster.identify(client, brought.key)
+            client = self.roster.identify(client, brought.key, order.version)
         self.roster.delivered(client, took)
         unused = self._unused(client, self.version - order.version)
         if unused:

@@ -62,7 +62,7 @@ class Actor:
             time.sleep(float(self.slowness.seconds(self.seed, who, piece)[0]))
         brought = self.client(torch.from_numpy(params.copy()), visit)
         values = brought.values if isinstance(brought.values, torch.Tensor) else torch.cat(list(brought.values))
-        return values.numpy(), brought.loss, brought.examples
+        return values.detach().cpu().numpy(), brought.loss, brought.examples
 
     def ready(self) -> bool:
         return True
@@ -183,20 +183,9 @@ class RayFederation:
         federation.present(range(len(self.clients)), time.monotonic())
         try:
             while federation.updates < steps and not self.ended:
-                for order in federation.dispatch(time.monotonic()):
-                    self._send(order)
-                if not self.orders:
-                    time.sleep(0.01)  # everybody rests
-                else:
-                    missing = max(federation.needed(time.monotonic()) - len(federation.waiting), 1)
-                    ready, _ = ray.wait(
-                        list(self.orders),
-                        num_returns=min(missing, len(self.orders)),
-                        timeout=patience,
-                        fetch_local=True,
-                    )
-                    for answer in ready:
-                        self._take(answer)
+                missing = federation.needed(time.monotonic()) - len(federation.waiting)
+                if missing > 0:  # else an update is due, and nobody is given the model before it
+                    self._work(missing, patience)
                 overdue = set(federation.expire(time.monotonic()))
                 self.orders = {answer: order for answer, order in self.orders.items() if order not in overdue}
                 update = federation.step(time.monotonic())
@@ -210,6 +199,18 @@ class RayFederation:
         finally:
             federation.close(time.monotonic())
             self.watch.close(federation, time.monotonic(), self.ended)
+
+    def _work(self, missing: int, patience: float) -> None:
+        """Give work to the idle, and wait a while for so many deliveries."""
+        for order in self.federation.dispatch(time.monotonic()):
+            self._send(order)
+        if not self.orders:
+            time.sleep(0.01)  # everybody rests
+            return
+        count = min(missing, len(self.orders))
+        ready, _ = ray.wait(list(self.orders), num_returns=count, timeout=patience, fetch_local=True)
+        for answer in ready:
+            self._take(answer)
 
     def _send(self, order: Order) -> None:
         if self.sent[0] != order.version:
