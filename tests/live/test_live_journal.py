@@ -227,6 +227,26 @@ def test_the_log_of_steps_grows_by_a_line_for_each_update_and_is_not_written_aga
     assert (tmp_path / "state").stat().st_size < 4000  # nothing in it grows with the updates
 
 
+@pytest.mark.parametrize("after", [False, True], ids=["before the rule", "after it"])
+def test_an_update_that_was_broken_off_by_ctrl_c_is_made_again_from_the_same_deliveries(after, tmp_path, monkeypatch):
+    def broken_off(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    federation = every_tenth(tmp_path / "state")
+    bring(federation, 1, 2, 3)
+    owner, name = (Federation, "_average_buffers") if after else (type(federation.rule), "advance")
+    monkeypatch.setattr(owner, name, broken_off)
+    with pytest.raises(KeyboardInterrupt):
+        bring(federation, 4)
+    federation.close(0.0)
+    monkeypatch.undo()
+    again = every_tenth(tmp_path / "state")
+    while again.step(0.0):
+        pass
+    assert (again.updates, again.tally["used"], again.waiting) == (2, 4, [])
+    assert float(again.server.params[0]) == -5.0
+
+
 def test_deliveries_whose_state_was_deleted_are_refused_by_name(tmp_path):
     bring(every_tenth(tmp_path / "state"), *range(1, 24))
     (tmp_path / "state").unlink()

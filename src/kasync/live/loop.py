@@ -134,6 +134,7 @@ class Federation:
         self.waiting: list[Accepted] = []  # accepted, not yet used
         self.issued = 0
         self.updates = 0  # calls of the rule
+        self.whole = True  # not in the middle of an update
         self.remade = (0, terms.k)  # up to this update they were made before a death, each of so many deliveries
         self.began = now
         self.started = False
@@ -261,6 +262,7 @@ class Federation:
         k = self.needed(now, able)
         if len(self.waiting) < k:
             return None
+        self.whole = False
         used, self.waiting = tuple(self.waiting[:k]), self.waiting[k:]
         staleness = tuple(self.version - each.version for each in used)
         losses = [each.loss for each in used]
@@ -296,6 +298,7 @@ class Federation:
         if bool(step.skipped):
             self._count("skipped", "a step is skipped: the rule could use none of its deliveries")
         self._drop_stale()
+        self.whole = True
         if self.journal is not None:
             self.journal.save(self, now, whatever=k != self.terms.k)  # updates made again are of k deliveries
         return Update(self.updates, time, used, staleness, step.handed_out(), tuple(shares))
@@ -311,8 +314,8 @@ class Federation:
         return None
 
     def close(self, now: float) -> None:
-        """Put what the journal has not saved yet on disk."""
-        if self.journal is not None and self.updates % self.journal.every:
+        """Put on disk what the journal has not saved yet; an update that an error broke off will be made again."""
+        if self.journal is not None and self.whole and self.updates % self.journal.every:
             self.journal.save(self, now, whatever=True)
 
     def table(self, now: float) -> list[dict[str, Any]]:
