@@ -239,6 +239,27 @@ def test_a_delivery_that_waits_since_the_tables_grew_has_its_row_after_a_death(t
     assert {node: float(latest[again.roster.by_node[node].number][0]) for node in "ac"} == {"a": 1.0, "c": 3.0}
 
 
+def test_a_server_that_starts_again_does_not_wait_for_a_client_that_left_for_good(tmp_path):
+    terms = Terms(k=3, min_k=2, grace=10.0, brings="gradients")
+
+    def served() -> Federation:
+        return Federation(rules.kasync_sgd(1.0), torch.zeros(2), terms, Journal(tmp_path / "state", {}))
+
+    federation = served()
+    federation.present(range(3), 0.0)
+    for order in federation.dispatch(0.0):
+        bring(federation, order)
+    assert federation.step(0.0) is not None
+    again = served()
+    again.present(range(2), 0.0)
+    for order in again.dispatch(0.0):
+        bring(again, order)
+    assert again.step(9.0) is None
+    update = again.step(20.0)
+    assert update is not None
+    assert len(update.used) == 2
+
+
 def test_a_rule_whose_rounds_are_of_everybody_does_not_grow():
     federation = founded(rules.ringleader(1.0, clients=2), k=1)
     federation.present(range(3), 0.0)
@@ -275,6 +296,18 @@ def test_the_timeline_holds_although_a_client_came_back_before_its_old_name_was_
     timeline = federation.timeline()
     assert inconsistency(timeline) == ""
     assert timeline.clients.ravel().tolist() == [0, 1, 1, 0]
+
+
+@pytest.mark.parametrize("examples", [5e-324, 0.0, -1.0, float("inf"), float("nan")])
+def test_a_delivery_of_no_examples_is_refused_before_a_rule_skips_its_update(examples):
+    federation = founded(k=1)
+    for said, count in ((examples, 0), (1.0, 1)):
+        federation.present(["a"], 0.0)
+        federation.dispatch(0.0)
+        bring(federation, order_of(federation, "a"), examples=said)
+        federation.step(0.0)
+        assert (federation.updates, federation.version) == (count, count)
+    assert federation.tally["refused"] == 1
 
 
 def test_work_on_a_version_before_its_last_delivery_is_not_taken_for_the_same_clients():

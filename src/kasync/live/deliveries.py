@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import tempfile
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -106,7 +107,7 @@ def write_row(
     for piece in pieces:
         if not piece.dtype.is_floating_point:
             return Garbage(f"it is {piece.dtype}, not a floating-point type")
-    if not (math.isfinite(delivery.examples) and delivery.examples > 0):
+    if not sys.float_info.min <= delivery.examples < math.inf:  # what a rule takes for a batch size
         return Garbage(f"it reports {delivery.examples} examples")
     if delivery.loss is not None and not math.isfinite(delivery.loss):
         return Garbage(f"it reports a loss of {delivery.loss}")

@@ -528,6 +528,7 @@ class Federation:
     def _resume(self, now: float) -> None:
         """Continue where the journal ends; work that was out when the run died is simply handed out again."""
         if self.journal is not None and self.journal.restore(self, now):
+            self.started = True  # `least` is for the first work, which was handed out before
             self._make_room(self.roster.population - (self.roster.room or 0))
             self._drop_stale()
             log.info("resumed at update %d with %d deliveries waiting", self.updates, len(self.waiting))
