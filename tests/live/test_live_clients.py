@@ -15,6 +15,7 @@ from kasync.live.deliveries import Delivery, Failure
 from kasync.live.journal import Journal
 from kasync.live.loop import Federation, Order
 from kasync.live.terms import Terms
+from kasync.timelines.timeline import inconsistency
 
 
 def founded(rule=None, **terms) -> Federation:
@@ -238,6 +239,27 @@ def test_a_delivery_that_waits_since_the_tables_grew_has_its_row_after_a_death(t
     assert {node: float(latest[again.roster.by_node[node].number][0]) for node in "ac"} == {"a": 1.0, "c": 3.0}
 
 
+def test_a_server_that_starts_again_does_not_wait_for_a_client_that_left_for_good(tmp_path):
+    terms = Terms(k=3, min_k=2, grace=10.0, brings="gradients")
+
+    def served() -> Federation:
+        return Federation(rules.kasync_sgd(1.0), torch.zeros(2), terms, Journal(tmp_path / "state", {}))
+
+    federation = served()
+    federation.present(range(3), 0.0)
+    for order in federation.dispatch(0.0):
+        bring(federation, order)
+    assert federation.step(0.0) is not None
+    again = served()
+    again.present(range(2), 0.0)
+    for order in again.dispatch(0.0):
+        bring(again, order)
+    assert again.step(9.0) is None
+    update = again.step(20.0)
+    assert update is not None
+    assert len(update.used) == 2
+
+
 def test_a_rule_whose_rounds_are_of_everybody_does_not_grow():
     federation = founded(rules.ringleader(1.0, clients=2), k=1)
     federation.present(range(3), 0.0)
@@ -252,6 +274,72 @@ def test_two_nodes_with_one_key_at_a_time_are_two_clients():
         bring(federation, order_of(federation, node), key="same")
         assert federation.step(0.0) is not None
     assert len(federation.roster) == 2
+
+
+def test_the_timeline_holds_although_a_client_came_back_before_its_old_name_was_gone():
+    federation = founded(k=1)
+    federation.present(["a"], 0.0)
+    federation.dispatch(0.0)
+    bring(federation, order_of(federation, "a"), key="same")
+    federation.present(["a", "b"], 0.0)  # it has started again, and nobody has noticed yet
+    federation.dispatch(0.0)
+    for _ in range(2):
+        assert federation.step(0.0) is not None
+        federation.dispatch(0.0)
+        bring(federation, order_of(federation, "b"), key="same")
+    federation.present(["b"], 0.0)
+    assert federation.step(0.0) is not None
+    federation.dispatch(0.0)
+    bring(federation, order_of(federation, "b"), key="same")
+    assert federation.step(0.0) is not None
+    assert len(federation.roster) == 1
+    timeline = federation.timeline()
+    assert inconsistency(timeline) == ""
+    assert timeline.clients.ravel().tolist() == [0, 1, 1, 0]
+
+
+@pytest.mark.parametrize("examples", [5e-324, 0.0, -1.0, float("inf"), float("nan")])
+def test_a_delivery_of_no_examples_is_refused_before_a_rule_skips_its_update(examples):
+    federation = founded(k=1)
+    for said, count in ((examples, 0), (1.0, 1)):
+        federation.present(["a"], 0.0)
+        federation.dispatch(0.0)
+        bring(federation, order_of(federation, "a"), examples=said)
+        federation.step(0.0)
+        assert (federation.updates, federation.version) == (count, count)
+    assert federation.tally["refused"] == 1
+
+
+def test_work_on_a_version_before_its_last_delivery_is_not_taken_for_the_same_clients():
+    federation = founded(k=1)
+    federation.present(["a"], 0.0)
+    federation.dispatch(0.0)
+    bring(federation, order_of(federation, "a"), key="same")
+    federation.present(["b"], 0.0)
+    federation.dispatch(0.0)  # b works on the version before the one that a's delivery makes
+    for _ in range(2):
+        assert federation.step(0.0) is not None
+        federation.dispatch(0.0)
+        bring(federation, order_of(federation, "b"), key="same")
+    assert federation.step(0.0) is not None
+    assert inconsistency(federation.timeline()) == ""
+    assert [(client.node, client.key, client.used) for client in federation.roster] == [("b", "same", 3)]
+
+
+def test_a_client_that_changes_its_key_stays_who_it_was_and_takes_nobodys_place():
+    federation = founded(k=1)
+    federation.present(["a", "b"], 0.0)
+    for number in range(20):
+        federation.dispatch(0.0)
+        bring(federation, order_of(federation, "a"), key=f"a{number}")
+        federation.step(0.0)
+    bring(federation, order_of(federation, "b"), key="b")
+    federation.step(0.0)
+    federation.present(["a"], 1.0)
+    federation.dispatch(1.0)
+    bring(federation, order_of(federation, "a"), key="b")
+    assert [(client.node, client.key) for client in federation.roster] == [("a", "a0"), ("b", "b")]
+    assert len(federation.roster.by_key) == 2  # nobody fills the memory with names
 
 
 def test_offences_under_one_name_and_another_add_up():
@@ -297,6 +385,27 @@ def test_concurrency_limits_who_works_at_a_time(restart):
     assert federation.step(0.0) is not None
     federation.dispatch(0.0)
     assert len(federation.orders) == 3
+
+
+def test_what_becomes_too_stale_while_it_waits_is_not_used_and_its_client_is_asked_again(tmp_path):
+    rule, terms = rules.kasync_sgd(1.0), Terms(k=2, brings="gradients", max_staleness=0)
+    federation = Federation(rule, torch.zeros(2), terms, Journal(tmp_path / "state", {}))
+    federation.present(range(3), 0.0)
+    for order in federation.dispatch(0.0):
+        assert bring(federation, order) == "accepted"
+    assert federation.step(0.0) is not None
+    assert federation.step(0.0) is None
+    assert federation.tally == {"joined": 3, "accepted": 2, "used": 2, "stale": 1}
+    again = Federation(rule, torch.zeros(2), terms, Journal(tmp_path / "state", {}))
+    assert again.waiting == []
+    assert again.tally == federation.tally
+    assert [order.client for order in federation.dispatch(0.0)] == [0, 1, 2]
+    for order in list(federation.orders.values()):
+        bring(federation, order)
+    update = federation.step(0.0)
+    assert update is not None
+    assert update.staleness == (0, 0)
+    assert len(federation.pool.free) == len(federation.pool.table)
 
 
 def heard(select, rounds: int = 12) -> list[int]:

@@ -90,6 +90,50 @@ def test_a_resumed_server_makes_the_steps_that_an_unbroken_one_makes(tmp_path):
         assert torch.equal(value, broken.server.state_dict()[name]), name
 
 
+def every_tenth(path: Path, k: int = 2) -> Federation:
+    journal = Journal(path, {"rule": "test"}, every=10)
+    federation = Federation(rules.kasync_sgd(1.0), torch.zeros(3), Terms(k=k, brings="gradients"), journal)
+    federation.present([1, 2, 3], 0.0)
+    return federation
+
+
+def bring(federation: Federation, *stamps: float) -> None:
+    """Deliveries of the clients, one by one, each followed by the step that it makes."""
+    for stamp in stamps:
+        federation.dispatch(0.0)
+        order = min(federation.orders.values(), key=lambda order: order.ticket)
+        brought = Delivery(torch.full((3,), float(stamp)))
+        assert federation.collect(order.ticket, order.node, brought, 0.0) == "accepted"
+        federation.step(0.0)
+
+
+def test_what_is_accepted_while_updates_are_made_again_takes_nobodys_place_on_disk(tmp_path):
+    bring(every_tenth(tmp_path / "state"), 1, 2, 3, 4, 5)
+    again = every_tenth(tmp_path / "state")
+    while again.step(0.0):
+        pass
+    assert (again.updates, [float(each.row[0]) for each in again.waiting]) == (2, [5.0])
+    bring(again, 6)
+    third = every_tenth(tmp_path / "state")  # a second death before the first save
+    assert [float(each.row[0]) for each in third.waiting] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+
+
+def test_with_another_k_the_updates_before_the_death_are_made_again_as_they_were(tmp_path):
+    unbroken = every_tenth(tmp_path / "one")
+    bring(unbroken, *range(1, 8))
+    bring(every_tenth(tmp_path / "two"), *range(1, 8))
+    again = every_tenth(tmp_path / "two", k=3)
+    while update := again.step(0.0):
+        assert len(update.used) == 2
+        assert min(update.staleness) >= 0
+        again = every_tenth(tmp_path / "two", k=3)  # and dies after each of them
+    assert again.updates == unbroken.updates == 3
+    assert torch.equal(again.server.params, unbroken.server.params)
+    bring(again, 8, 9, 10, 11, 12)
+    assert [len(step) for step in again.step_log.clients] == [2, 2, 2, 3, 3]
+    assert again.tally["accepted"] == again.tally["used"] + len(again.waiting) == 12
+
+
 def test_the_journal_of_another_run_is_refused(tmp_path):
     live(founded(tmp_path / "state"), 6, [])
     with pytest.raises(UserError, match="belongs to another run"):
@@ -181,6 +225,48 @@ def test_the_log_of_steps_grows_by_a_line_for_each_update_and_is_not_written_aga
     grown = [after - before for before, after in itertools.pairwise(sizes)]
     assert max(grown) < 2 * min(grown)
     assert (tmp_path / "state").stat().st_size < 4000  # nothing in it grows with the updates
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the rule", "after it"])
+def test_an_update_that_was_broken_off_by_ctrl_c_is_made_again_from_the_same_deliveries(after, tmp_path, monkeypatch):
+    def broken_off(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    federation = every_tenth(tmp_path / "state")
+    bring(federation, 1, 2, 3)
+    owner, name = (Federation, "_average_buffers") if after else (type(federation.rule), "advance")
+    monkeypatch.setattr(owner, name, broken_off)
+    with pytest.raises(KeyboardInterrupt):
+        bring(federation, 4)
+    federation.close(0.0)
+    monkeypatch.undo()
+    again = every_tenth(tmp_path / "state")
+    while again.step(0.0):
+        pass
+    assert (again.updates, again.tally["used"], again.waiting) == (2, 4, [])
+    assert float(again.server.params[0]) == -5.0
+
+
+def test_deliveries_whose_state_was_deleted_are_refused_by_name(tmp_path):
+    bring(every_tenth(tmp_path / "state"), *range(1, 24))
+    (tmp_path / "state").unlink()
+    with pytest.raises(UserError, match=r"deleted without them: delete .*state\.\*\.waiting too"):
+        every_tenth(tmp_path / "state")
+    for left in tmp_path.glob("state.*.waiting"):
+        left.unlink()
+    assert every_tenth(tmp_path / "state").waiting == []
+
+
+def test_a_file_by_its_address_is_the_file_and_written_whole_or_not_at_all(tmp_path):
+    bring(every_tenth(tmp_path / "state"), *range(1, 22))
+    again = Federation(
+        rules.kasync_sgd(1.0),
+        torch.zeros(3),
+        Terms(k=2, brings="gradients"),
+        Journal(f"file://{tmp_path}/state", {"rule": "test"}),
+    )
+    assert again.updates == 10
+    assert [float(each.row[0]) for each in again.waiting] == [21.0]
 
 
 def test_a_log_of_steps_that_was_cut_off_is_refused(tmp_path):

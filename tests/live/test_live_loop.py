@@ -26,6 +26,7 @@ USELESS = [
     Delivery(torch.zeros(2, dtype=torch.int64)),
     Delivery(torch.full((2,), 1e9)),
     Delivery(torch.zeros(2), examples=0.0),
+    Delivery(torch.zeros(2), examples=5e-324),  # more than none, and no number that a rule would divide by
     Delivery(torch.zeros(2), loss=NAN),
     Garbage("nonsense"),
 ]

@@ -180,6 +180,13 @@ def test_a_node_that_starts_again_under_another_name_goes_on_with_its_account():
     assert found.train_metrics_clientapp[12]["epsilon"] == Privacy(1.0, 2.0).epsilon(12)
 
 
+def test_a_noised_model_has_no_negative_variance_which_a_server_would_refuse():
+    start = torch.nn.BatchNorm1d(50).state_dict()
+    sent = seeded(max_norm=1.0, noise_multiplier=4.0).noised_model(start, start)
+    assert sent["running_mean"].min() < -1.0
+    assert sent["running_var"].min() == 0.0
+
+
 def test_a_model_of_half_precision_stays_one():
     start = {"w": torch.zeros(3, dtype=torch.float16), "v": torch.zeros(2, dtype=torch.float64)}
     sent = seeded(max_norm=1.0, noise_multiplier=0.1).noised_model(start, start)

@@ -18,7 +18,7 @@ from kasync.errors import UserError
 from kasync.live.clients import clients_of
 from kasync.live.deliveries import Delivery
 from kasync.live.privacy import Privacy
-from kasync.live.ray import RayFederation, WarmClients
+from kasync.live.ray import Actor, RayFederation, WarmClients
 from kasync.timelines import durations
 from kasync.work.loop import flat_parameters
 
@@ -182,12 +182,57 @@ def test_a_death_before_the_first_save_leaves_every_row_with_the_actor_that_brou
                 first.federation.collect(order.ticket, 2, Delivery(torch.eye(3)[2], 1.0), 0.0)
         again = RayFederation(rule, torch.zeros(3), 2, clients, checkpoint=tmp_path / "state")
         assert [each.client for each in again.federation.waiting] == [2]
-        assert again.visits == {0: 0, 1: 0, 2: 1}
+        assert [client.used + client.waiting for client in again.federation] == [0, 0, 1]
         list(again.run(4))
     table = again.federation.server.memory
     (last,) = [value for value in table.values() if value.dim() == 2]
     for number in {client for step in again.federation.step_log.clients for client in step}:
         assert torch.equal(last[number], torch.eye(3)[number])
+
+
+def test_a_client_may_deliver_what_autograd_still_follows():
+    weights = torch.ones(3, requires_grad=True)
+    values, *_ = Actor(lambda params, visit: Delivery(2.0 * weights, 1.0, 1.0), 0, None, 0).work(np.zeros(3), 0)
+    assert values.tolist() == [2.0, 2.0, 2.0]
+
+
+class Prompt:
+    """Actors in this process, in the place of Ray's: the newest work is done first."""
+
+    def __init__(self, clients: int) -> None:
+        self.actors, self.asked = [self] * clients, []
+        self.work = self
+
+    def __len__(self) -> int:
+        return len(self.actors)
+
+    def remote(self, params: np.ndarray, visit: int) -> object:
+        self.asked.append(float(params[0]))
+        return object()
+
+    def put(self, value: object) -> object:
+        return value
+
+    def wait(self, answers: list[object], num_returns: int, **_: object) -> tuple[list[object], list[object]]:
+        return answers[::-1][:num_returns], []
+
+    def get(self, answer: object) -> tuple[np.ndarray, float, float]:
+        return -np.ones(2, np.float32), 1.0, 1.0
+
+
+def test_updates_are_made_again_before_anybody_is_given_work(tmp_path, monkeypatch):
+    def ran(steps: int) -> list[float]:
+        prompt = Prompt(4)
+        monkeypatch.setattr("kasync.live.ray.ray", prompt)
+        federation = RayFederation(
+            rules.kasync_sgd(1.0), torch.zeros(2), 2, prompt, checkpoint=tmp_path / "state", checkpoint_every=100
+        )
+        monkeypatch.setattr(federation.federation, "close", lambda now: None)  # it was killed
+        assert len(list(federation.run(steps))) == steps
+        return prompt.asked
+
+    assert min(ran(6)) == 0.0
+    assert min(ran(8)) >= 6.0
 
 
 @pytest.mark.parametrize(

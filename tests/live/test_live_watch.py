@@ -22,7 +22,7 @@ from kasync.cli.app import app
 from kasync.errors import UserError
 from kasync.live import page
 from kasync.live.flower import KAsync
-from kasync.live.watch import MLflow, Prometheus, TensorBoard, as_text
+from kasync.live.watch import MLflow, Prometheus, TensorBoard, as_text, exposition
 
 sys.path.append(str(Path(__file__).parents[1] / "report"))  # browser
 
@@ -101,6 +101,25 @@ def test_prometheus_finds_the_newest_numbers_of_the_run_and_of_every_client():
         Prometheus(port=70000)
 
 
+def test_whatever_clients_call_their_metrics_prometheus_can_read_them():
+    metrics = {"train loss": 0.5, "top-5 %": 0.25, "one\nline": 1.0}
+    text = ""
+    for update in (1, 2):
+        text = exposition({"update": update, "metrics": metrics, "tally": {"used": 2}}, text)
+    names = [line.rsplit(" ", 1)[0] for line in text.splitlines()]
+    assert all(re.fullmatch(r'[a-zA-Z_][a-zA-Z0-9_]*({[a-z]+="[a-z]+"})?', name) for name in names)
+    assert "kasync_clients_train_loss 0.5" in text.splitlines()
+
+
+def test_prometheus_finds_a_client_once_that_is_at_another_node_now():
+    rows = [{"client": None, "node": "7", "used": 0}, {"client": 0, "node": "8", "used": 3}]
+    text = exposition({"update": 1, "table": rows})
+    text = exposition({"update": 2, "table": [{"client": 0, "node": "9", "used": 4}]}, text)
+    assert [line for line in text.splitlines() if "client_used" in line] == [
+        'kasync_client_used{client="0",node="9"} 4'
+    ]
+
+
 def test_a_sink_that_fails_is_named_once_and_the_run_goes_on(caplog):
     def away(record: dict) -> None:
         raise ConnectionError("the server is away")
@@ -130,6 +149,36 @@ def test_metrics_and_the_page_go_on_where_a_killed_server_left_them(tmp_path):
     assert [record["update"] for record in shown["updates"]] == list(range(1, 12))
     assert [record["evaluation"] for record in shown["evaluations"]] == list(range(12))
     assert shown["about"]["finished"]
+
+
+def test_a_run_that_ends_before_its_first_update_leaves_a_record_that_says_why(tmp_path):
+    def bad(message: Message) -> list[Message]:
+        return [Message(RecordDict({"metrics": MetricRecord({"num-examples": 1})}), reply_to=message)]
+
+    strategy = KAsync(rules.fedbuff(1.0), k=2, poll=0.002, offences=1, grace=0.1, record=tmp_path / "new" / "run")
+    strategy.start(FakeGrid(range(3), bad), ArrayRecord({"w": Array(np.zeros(3, np.float32))}), 4)
+    shown = page.read(tmp_path / "new" / "run")
+    assert "set aside" in shown["about"]["ended"]
+    assert len(shown["clients"]["clients"]) == 3
+
+
+@pytest.mark.parametrize("number", [4, 6], ids=["in the middle", "after the last update"])
+def test_an_evaluation_in_which_the_server_died_is_made_again_and_no_metrics_are_lost(number, tmp_path, monkeypatch):
+    def dies(at: int) -> None:
+        if at == number:
+            raise KeyboardInterrupt
+
+    def nothing(self, *args: object, **kwargs: object) -> None:
+        """A dead process ends nothing."""
+
+    settings = {"checkpoint": tmp_path / "state", "checkpoint_every": 2, "evaluate_every": 2}
+    with monkeypatch.context() as patched:
+        patched.setattr("kasync.live.flower_run.FlowerRun._finish", nothing)
+        with pytest.raises(KeyboardInterrupt):
+            run(6, dies, **settings)
+    again = run(6, **settings)
+    assert sorted(again.run.result.train_metrics_clientapp) == list(range(1, 7))
+    assert sorted(again.run.result.evaluate_metrics_serverapp) == [0, 2, 4, 6]
 
 
 def test_report_reads_the_folder_of_a_live_run_and_another_is_refused(tmp_path):

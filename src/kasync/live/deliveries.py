@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import tempfile
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 1 << 17  # numbers that are read twice while they are in cache, their squares summed in their own precision
+VARIANCES = ("running_var", "moving_variance")  # ends of the names of buffers that are never negative
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def write_row(
     for piece in pieces:
         if not piece.dtype.is_floating_point:
             return Garbage(f"it is {piece.dtype}, not a floating-point type")
-    if not (math.isfinite(delivery.examples) and delivery.examples > 0):
+    if not sys.float_info.min <= delivery.examples < math.inf:  # what a rule takes for a batch size
         return Garbage(f"it reports {delivery.examples} examples")
     if delivery.loss is not None and not math.isfinite(delivery.loss):
         return Garbage(f"it reports a loss of {delivery.loss}")

@@ -172,18 +172,23 @@ class KAsync(FedAvg):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask a share of the clients that are there; nobody is waited for."""
+        """Ask a share of the clients that are there; nobody is waited for.
+
+        Who still owes an earlier evaluation is not given another one, except after the last update.
+        """
         run = self._running()
         nodes = [int(client.node) for client in run.federation if client.present and not client.aside]  # type: ignore[call-overload]
         count = max(int(len(nodes) * self.fraction_evaluate), self.min_evaluate_nodes)
         if not 0 < count <= len(nodes):
             log.warning("no evaluation after update %d: %d are there, it takes %d", server_round, len(nodes), count)
             return []
+        busy = set() if run.final else run.evaluations.busy
+        free = [node for node in nodes if node not in busy]
         config["server-round"] = server_round
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
         return [
             Message(content, dst_node_id=node, message_type=MessageType.EVALUATE, ttl=run.timeout)
-            for node in random.sample(nodes, count)
+            for node in random.sample(free, min(count, len(free)))
         ]
 
     def start(

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kasync.errors import UserError
-from kasync.live.deliveries import Delivery, Failure, Garbage
+from kasync.live.deliveries import VARIANCES, Delivery, Failure, Garbage
 
 log = logging.getLogger("kasync.live")
 THREADS = 64  # that follow single replies
@@ -42,7 +42,6 @@ HEADER = 4096  # bytes that numpy's format may add to an array
 WIDEST = 8  # bytes of a number
 TRAINED = ("float16", "bfloat16", "float32", "float64")
 COUNTED = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-VARIANCES = ("running_var", "moving_variance")  # ends of the names of buffers that are never negative
 BUFFER_NAMES = ("*running_mean", "*running_var", "*num_batches_tracked", "*moving_mean", "*moving_variance")
 
 with warnings.catch_warnings():  # torch says once that what lies in bytes must not be written to; nothing here does
@@ -95,6 +94,17 @@ class Layout:
     def dtype(self) -> torch.dtype:
         """float64 where a trained array is, so that nothing is lost; else float32."""
         return torch.float64 if "float64" in {self.dtypes[name] for name in self.trained} else torch.float32
+
+    @property
+    def rounded(self) -> bool:
+        """Whether a trained array is sent in a narrower type than the server computes in."""
+        return any(getattr(torch, self.dtypes[name]) != self.dtype for name in self.trained)
+
+    def sent(self, vector: Tensor) -> Tensor:
+        """[D] what clients get of these parameters [D], each array in its own type."""
+        sizes = [self.numbers(name) for name in self.trained]
+        parts = zip(self.trained, vector.split(sizes), strict=True)
+        return torch.cat([part.to(getattr(torch, self.dtypes[name])).to(vector) for name, part in parts])
 
     def numbers(self, name: str) -> int:
         return prod(self.shapes[name])

@@ -51,6 +51,7 @@ class FlowerRun:
             strategy.privacy,
             now=time.monotonic(),
             buffers=self.layout.buffer_vector(arrays),
+            sent=self.layout.sent if self.layout.rounded else None,
         )
         self.mailbox = Mailbox(grid, strategy.poll)
         self.tickets: dict[str, int] = {}  # message id -> ticket
@@ -60,6 +61,7 @@ class FlowerRun:
         self.configured = -1  # the update that configure_train was last called for
         self.content = RecordDict()  # what clients are sent now
         self.made: Update | None = None  # the update that is being aggregated
+        self.final = False  # whether the newest update is the last one
         self.result = Result()
         self.history = History(self.federation.journal, self.result, self.federation.updates)
         self.looked = self.shown = -math.inf
@@ -75,8 +77,9 @@ class FlowerRun:
         self._say_buffers()
         federation, strategy = self.federation, self.strategy
         self.result.arrays = self.arrays()
-        if federation.updates == 0:
-            self._evaluate(0, evaluate_fn)
+        missing = federation.updates not in self.result.evaluate_metrics_serverapp  # the server died while it evaluated
+        if missing and (federation.updates >= rounds or federation.updates % strategy.evaluate_every == 0):
+            self._evaluate(federation.updates, evaluate_fn)
         try:
             with self.mailbox:
                 while federation.updates < rounds and not self.ended:
@@ -228,7 +231,8 @@ class FlowerRun:
         self.federation.present(nodes, now)
 
     def _updated(self, last: bool, evaluate_fn: EvaluateFn | None, evaluate_config: ConfigRecord) -> None:
-        number, strategy = self.federation.updates, self.strategy
+        number, strategy, self.final = self.federation.updates, self.strategy, last
+        self.history.flush(number)  # an evaluation may take long, and the server die in it
         if last or number % strategy.evaluate_every == 0:
             self._evaluate(number, evaluate_fn)
         every = strategy.evaluate_clients_every
@@ -255,7 +259,10 @@ class FlowerRun:
         same = {frozenset(next(iter(record.metric_records.values()))) for record in records}
         found = MetricRecord()
         if len(same) == 1:  # as Flower does: metrics that only some report are not averaged
-            found = self.strategy.train_metrics_aggr_fn(records, key)
+            try:
+                found = self.strategy.train_metrics_aggr_fn(records, key)
+            except Exception as problem:  # lists of different lengths, say: one client must not end the training
+                log.warning("what clients report for update %d is not averaged: %s", update.number, problem)
         found["staleness-mean"] = sum(update.staleness) / len(update.staleness)
         found["staleness-max"] = max(update.staleness)
         found["deliveries"] = len(update.used)
@@ -351,7 +358,7 @@ class Asked:
     """One evaluation that was asked for."""
 
     deadline: float
-    open: set[str] = field(default_factory=set)  # message ids
+    open: dict[str, int] = field(default_factory=dict)  # message id -> node
     replies: list[Message] = field(default_factory=list)
 
 
@@ -365,13 +372,18 @@ class Evaluations:
         self.strategy, self.mailbox, self.timeout = strategy, mailbox, timeout
         self.asked: dict[int, Asked] = {}
 
+    @property
+    def busy(self) -> set[int]:
+        """The nodes that have not answered yet."""
+        return {node for asked in self.asked.values() for node in asked.open.values()}
+
     def ask(self, number: int, messages: Iterable[Message], grid: Grid) -> None:
         """Send these."""
         asked = Asked(time.monotonic() + self.timeout)
         for message in messages:
             sent = pushed(grid, message)
             if sent is not None:
-                asked.open.add(sent)
+                asked.open[sent] = message.metadata.dst_node_id
                 self.mailbox.watch(sent)
         if asked.open:
             self.asked[number] = asked
@@ -385,7 +397,7 @@ class Evaluations:
             if mine is None:
                 others.append(reply)
             else:
-                mine.open.discard(about)
+                del mine.open[about]
                 mine.replies.append(reply)
         return others
 

@@ -62,11 +62,12 @@ class StepLog:
             start += count
         count, start = max(stretches, key=lambda stretch: (stretch[0], stretch[1]))
         stop = start + count
+        highest = max(map(max, self.clients[start:stop]))  # the number of one that is somebody else now, perhaps
         return Timeline(
             clients=np.array(self.clients[start:stop]),
             versions=np.maximum(np.array(self.versions[start:stop]) - start, 0),
             times=np.array(self.times[start:stop]) - (self.times[start - 1] if start else 0.0),
-            population=population,
+            population=max(population, highest + 1),
             kind="live",
             settings={"rule": rule, "first_step": start, "steps": len(self.clients), **self.tally},
         )
@@ -232,15 +233,20 @@ class Journal:
     """The state, each delivery that waits and the log of steps; told apart from other runs by identity."""
 
     def __init__(self, path: str | os.PathLike[str], identity: Mapping[str, str], every: int = 1) -> None:
-        text = os.fspath(path)
-        self.storage: Storage = Remote(text, identity) if "://" in text else Local(Path(text), identity)
+        self.place = os.fspath(path)
+        if self.place.startswith(("file://", "local://")):
+            from fsspec.implementations.local import LocalFileSystem
+
+            self.place = LocalFileSystem._strip_protocol(self.place)
+        far = "://" in self.place
+        self.storage: Storage = Remote(self.place, identity) if far else Local(Path(self.place), identity)
         self.every = every
         self.written = 0  # steps of the log that are on disk
         self.size = 0  # their bytes
-        self.places = 0  # deliveries put on disk for the update that is waited for
+        self.places: Counter[int] = Counter()  # deliveries on disk for each update, from the one that is waited for on
 
-    def keep(self, update: int, waiting: Accepted) -> str:
-        """Put an accepted delivery on disk; the name of its file."""
+    def keep(self, update: int, waiting: Accepted, k: int) -> str:
+        """Put an accepted delivery on disk, with how many make an update; the name of its file."""
         tensors = {"row": waiting.row}
         for name in ("start", "buffers"):
             if getattr(waiting, name) is not None:
@@ -252,15 +258,16 @@ class Journal:
             "loss": waiting.loss,
             "examples": waiting.examples,
             "metrics": dict(waiting.metrics),
+            "k": k,
         }
-        name = f"{update:09d}.{self.places:06d}.waiting"
-        self.places += 1
+        name = f"{update:09d}.{self.places[update]:06d}.waiting"
+        self.places[update] += 1
         self.storage.save(name, update, {**tensors, "about": packed(about)})
         return name
 
     def save(self, federation: Federation, now: float, whatever: bool = False) -> None:
         """Put the state after an update on disk, then forget the deliveries it used."""
-        self.places = 0
+        self.places = Counter({update: n for update, n in self.places.items() if update >= federation.updates})
         if federation.updates % self.every and not whatever:
             return
         lines = federation.step_log.lines(self.written)
@@ -288,11 +295,18 @@ class Journal:
         left = self._restore_state(federation, found[1], now) if found is not None else []
         for name, update in self._files():
             if update >= federation.updates or name in left:
-                self._read(name, federation)
-                if update == federation.updates:
-                    self.places = int(name.split(".")[1]) + 1
+                k = self._read(name, federation)
+                self.places[update] = int(name.split(".")[1]) + 1
+                if update > federation.updates:
+                    federation.remade = (update, k)
             else:
                 self.storage.remove(name)  # used before the last save
+        for number, waiting in enumerate(federation.waiting):
+            if waiting.version > federation.version + number // federation.remade[1]:
+                raise UserError(
+                    f"{self.place} is older than the deliveries beside it, or was deleted without them: "
+                    f"delete {self.place}.*.waiting too, to start without them."
+                )
         federation.step_log.tally["accepted"] += len(federation.waiting) - len(left)
         return found is not None or bool(federation.waiting)
 
@@ -313,13 +327,15 @@ class Journal:
         federation.roster.restore(about["clients"])
         return about["left"]
 
-    def _read(self, name: str, federation: Federation) -> None:
+    def _read(self, name: str, federation: Federation) -> int:
+        """Let a delivery wait again; how many made an update when it was accepted."""
         found = self.storage.load(name)
         assert found is not None  # it was listed, and nobody else works here
         tensors = found[1]
         about = unpacked(tensors.pop("about"))
-        client = federation.roster.join(about.pop("node"), about["client"])
+        client, k = federation.roster.join(about.pop("node"), about["client"]), about.pop("k", federation.terms.k)
         federation.admit(client, tensors, {**about, "file": name})
+        return k
 
     def _files(self) -> list[tuple[str, int]]:
         """The deliveries on disk and the updates they wait for, in the order they came."""

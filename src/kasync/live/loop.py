@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -99,6 +99,8 @@ class Federation:
         *,
         buffers: Tensor | None = None,  # [B] float64, what is no parameter
         members: Iterable[Hashable] = (),  # nodes known beforehand, numbered in this order
+        sent: Callable[[Tensor], Tensor]
+        | None = None,  # [D] what clients get of parameters [D], where it is not the same
     ) -> None:
         if rule.needs_layers and rule.layers is None:
             raise UserError(
@@ -117,7 +119,7 @@ class Federation:
                 f"take checkpoint_every = 1."
             )
         self.server = self.rule.prepared(ServerState.initial(params))
-        self.buffers = buffers
+        self.buffers, self.sent = buffers, sent
         self.pool = RowPool(params, terms.k)
         self.roster = Roster(terms, rule.table_clients)
         known = list(members)
@@ -132,6 +134,8 @@ class Federation:
         self.waiting: list[Accepted] = []  # accepted, not yet used
         self.issued = 0
         self.updates = 0  # calls of the rule
+        self.whole = True  # not in the middle of an update
+        self.remade = (0, terms.k)  # up to this update they were made before a death, each of so many deliveries
         self.began = now
         self.started = False
         self.short_since: float | None = None  # when a shortage of clients began, while there is one
@@ -157,7 +161,7 @@ class Federation:
         return spent(max((client.spent for client in self.roster), default=0.0), self.privacy.delta)
 
     def params_of(self, version: int) -> Tensor:
-        """[D] the parameters of a version that somebody works on."""
+        """[D] the parameters of a version that somebody works on, as they were sent."""
         return self.versions[version]
 
     def tensors(self) -> dict[str, Tensor]:
@@ -200,7 +204,10 @@ class Federation:
             order = Order(ticket, client.number, client.node, self.version, now + self._time_for(client))
             self.orders[ticket] = order
             client.ticket, client.began = ticket, now
-            self.versions.setdefault(order.version, self.server.params)
+            if order.version not in self.versions:
+                self.versions[order.version] = (
+                    self.server.params if self.sent is None else self.sent(self.server.params)
+                )
             self.holders.setdefault(order.version, set()).add(ticket)
             orders.append(order)
         return orders
@@ -239,6 +246,8 @@ class Federation:
 
     def needed(self, now: float, able: int | None = None) -> int:
         """Deliveries that make the next step, where so many clients are able to work."""
+        if self.updates < self.remade[0]:
+            return self.remade[1]
         able = self.roster.able() if able is None else able
         if able >= self.terms.k or self.terms.shortage == "wait":
             return self.terms.k
@@ -253,6 +262,7 @@ class Federation:
         k = self.needed(now, able)
         if len(self.waiting) < k:
             return None
+        self.whole = False
         used, self.waiting = tuple(self.waiting[:k]), self.waiting[k:]
         staleness = tuple(self.version - each.version for each in used)
         losses = [each.loss for each in used]
@@ -277,6 +287,7 @@ class Federation:
             client = self.roster.seats[each.client]
             client.waiting -= 1
             client.used += 1
+            client.newest = self.version
             client.staleness += stale
             client.influence += share
             client.spent += 0.0 if self.privacy is None else self.privacy.cost
@@ -286,6 +297,8 @@ class Federation:
         self.step_log.tally["used"] += k
         if bool(step.skipped):
             self._count("skipped", "a step is skipped: the rule could use none of its deliveries")
+        self._drop_stale()
+        self.whole = True
         if self.journal is not None:
             self.journal.save(self, now, whatever=k != self.terms.k)  # updates made again are of k deliveries
         return Update(self.updates, time, used, staleness, step.handed_out(), tuple(shares))
@@ -301,8 +314,8 @@ class Federation:
         return None
 
     def close(self, now: float) -> None:
-        """Put what the journal has not saved yet on disk."""
-        if self.journal is not None and self.updates % self.journal.every:
+        """Put on disk what the journal has not saved yet; an update that an error broke off will be made again."""
+        if self.journal is not None and self.whole and self.updates % self.journal.every:
             self.journal.save(self, now, whatever=True)
 
     def table(self, now: float) -> list[dict[str, Any]]:
@@ -346,7 +359,7 @@ class Federation:
             return self._refuse(client, wrong, now)
         took = now - client.began
         if brought.key is not None:
-            client = self.roster.identify(client, brought.key)
+            client = self.roster.identify(client, brought.key, order.version)
         self.roster.delivered(client, took)
         unused = self._unused(client, self.version - order.version)
         if unused:
@@ -368,7 +381,7 @@ class Federation:
             buffers=brought.buffers if self.buffers is not None and self.terms.buffers == "average" else None,
         )
         if self.journal is not None:
-            kept = replace(kept, file=self.journal.keep(self.updates, kept))
+            kept = replace(kept, file=self.journal.keep(self.updates, kept, self.terms.k))
         client.waiting += 1
         self.waiting.append(kept)
         return self._count("accepted", f"{client.name} delivered on version {order.version}", logging.DEBUG)
@@ -383,6 +396,21 @@ class Federation:
         if client.waiting:
             return "another of its deliveries waits"
         return "the rule has no room for it" if client.number is None else ""
+
+    def _drop_stale(self) -> None:
+        """What waits and is too stale for the new version is not used; it was accepted, and is counted as stale now."""
+        oldest, waiting = self.terms.max_staleness, self.waiting
+        if oldest is None:
+            return
+        self.waiting = [each for each in waiting if self.version - each.version <= oldest]
+        for each in waiting:
+            if self.version - each.version <= oldest:
+                continue
+            client = self.roster.seats[each.client]
+            client.waiting -= 1
+            self.pool.release(each.slot)
+            self.step_log.tally["accepted"] -= 1
+            self._count("stale", f"a delivery of {client.name} is not used: older than {oldest}", logging.DEBUG)
 
     def _refuse(self, client: Client, brought: Garbage, now: float) -> str:
         aside = self.roster.offended(client, now, brought.reason)
@@ -406,7 +434,7 @@ class Federation:
     def _file_version(self) -> None:
         """Put the newest version, which will be an old one, into a file; it stays in memory if that cannot be."""
         try:
-            self.versions[self.version] = filed(self.server.params, self.terms.versions)
+            self.versions[self.version] = filed(self.versions[self.version], self.terms.versions)
         except OSError as problem:
             log.warning("version %d stays in memory: %s", self.version, problem)
 
@@ -500,7 +528,9 @@ class Federation:
     def _resume(self, now: float) -> None:
         """Continue where the journal ends; work that was out when the run died is simply handed out again."""
         if self.journal is not None and self.journal.restore(self, now):
+            self.started = True  # `least` is for the first work, which was handed out before
             self._make_room(self.roster.population - (self.roster.room or 0))
+            self._drop_stale()
             log.info("resumed at update %d with %d deliveries waiting", self.updates, len(self.waiting))
 
 

@@ -20,7 +20,7 @@ from kasync.arrivals import Arrivals
 from kasync.constants import where
 from kasync.core import Part, Rule, ServerState, Step
 from kasync.errors import UserError, unknown
-from kasync.live.deliveries import length
+from kasync.live.deliveries import VARIANCES, length
 
 NOISE = ("delivery", "sum")
 LINEAR = (  # parts whose weights depend on who delivers when, and on no number in a delivery
@@ -78,7 +78,8 @@ class Privacy:
     def noised_model(self, start: Mapping[str, Tensor], trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """For a ClientApp: the trained state_dict, its change from the received one clipped and noised as a whole.
 
-        What is not floating-point is returned as it was received; every array keeps its type.
+        What is not floating-point is returned as it was received; every array keeps its type. Running variances that
+        the noise made negative are 0: a server refuses them, and what is done after the noise costs no privacy.
         """
         names = [name for name, value in start.items() if value.is_floating_point()]
         change = torch.cat([(start[name].double() - trained[name].double()).detach().flatten().cpu() for name in names])
@@ -87,6 +88,7 @@ class Privacy:
             name: (start[name].double().cpu() - part.view_as(start[name])).to(start[name].dtype)
             for name, part in zip(names, moved, strict=True)
         }
+        changed |= {name: value.clamp(min=0.0) for name, value in changed.items() if name.endswith(VARIANCES)}
         return {name: changed.get(name, value) for name, value in start.items()}
 
     def around(self, rule: Rule) -> Rule:

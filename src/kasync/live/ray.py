@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
@@ -63,7 +62,7 @@ class Actor:
             time.sleep(float(self.slowness.seconds(self.seed, who, piece)[0]))
         brought = self.client(torch.from_numpy(params.copy()), visit)
         values = brought.values if isinstance(brought.values, torch.Tensor) else torch.cat(list(brought.values))
-        return values.numpy(), brought.loss, brought.examples
+        return values.detach().cpu().numpy(), brought.loss, brought.examples
 
     def ready(self) -> bool:
         return True
@@ -165,9 +164,6 @@ class RayFederation:
             rule, params, agreed, journal, privacy, now=time.monotonic(), members=range(len(clients))
         )
         self.watch = Watch(on_update, tuple(sinks), None if record is None else Path(record))
-        self.visits: Counter[Any] = Counter()  # by node, which is the place of its actor
-        for client in self.federation:
-            self.visits[client.node] = client.used + client.waiting
         self.orders: dict[Any, Order] = {}  # what Ray will answer -> the order it answers
         self.sent: tuple[int, Any] = (-1, None)  # the newest version in the object store
         self.ended = ""  # why, where it ended before its last step
@@ -187,20 +183,9 @@ class RayFederation:
         federation.present(range(len(self.clients)), time.monotonic())
         try:
             while federation.updates < steps and not self.ended:
-                for order in federation.dispatch(time.monotonic()):
-                    self._send(order)
-                if not self.orders:
-                    time.sleep(0.01)  # everybody rests
-                else:
-                    missing = max(federation.needed(time.monotonic()) - len(federation.waiting), 1)
-                    ready, _ = ray.wait(
-                        list(self.orders),
-                        num_returns=min(missing, len(self.orders)),
-                        timeout=patience,
-                        fetch_local=True,
-                    )
-                    for answer in ready:
-                        self._take(answer)
+                missing = federation.needed(time.monotonic()) - len(federation.waiting)
+                if missing > 0:  # else an update is due, and nobody is given the model before it
+                    self._work(missing, patience)
                 overdue = set(federation.expire(time.monotonic()))
                 self.orders = {answer: order for answer, order in self.orders.items() if order not in overdue}
                 update = federation.step(time.monotonic())
@@ -215,11 +200,24 @@ class RayFederation:
             federation.close(time.monotonic())
             self.watch.close(federation, time.monotonic(), self.ended)
 
+    def _work(self, missing: int, patience: float) -> None:
+        """Give work to the idle, and wait a while for so many deliveries."""
+        for order in self.federation.dispatch(time.monotonic()):
+            self._send(order)
+        if not self.orders:
+            time.sleep(0.01)  # everybody rests
+            return
+        count = min(missing, len(self.orders))
+        ready, _ = ray.wait(list(self.orders), num_returns=count, timeout=patience, fetch_local=True)
+        for answer in ready:
+            self._take(answer)
+
     def _send(self, order: Order) -> None:
         if self.sent[0] != order.version:
             self.sent = (order.version, ray.put(self.params.cpu().numpy()))  # once for each version
         actor = self.clients.actors[order.node]  # type: ignore[call-overload]
-        self.orders[actor.work.remote(self.sent[1], self.visits[order.node])] = order
+        visit = self.federation.roster.seats[order.client].used  # nothing of a client at work waits
+        self.orders[actor.work.remote(self.sent[1], visit)] = order
 
     def _take(self, answer: Any) -> None:
         order = self.orders.pop(answer)
@@ -229,5 +227,4 @@ class RayFederation:
             brought = Delivery(torch.from_numpy(np.array(values)), loss, examples)
         except Exception as problem:  # the actor died, or the client's own code raised
             brought = Failure(f"{type(problem).__name__}: {str(problem)[-200:]}")
-        ended = self.federation.collect(order.ticket, order.node, brought, time.monotonic())
-        self.visits[order.node] += ended == "accepted"
+        self.federation.collect(order.ticket, order.node, brought, time.monotonic())

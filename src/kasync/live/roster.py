@@ -29,6 +29,7 @@ class Client:
     last_seen: float | None = None  # seconds of running
     delivered: int = 0
     used: int = 0
+    newest: int = 0  # version that its last used delivery helped to make
     refused: int = 0
     failed: int = 0
     seconds: float = 0.0  # of work, of all that it delivered
@@ -125,14 +126,22 @@ class Roster:
         client.number = number
         self.seats[number] = client
 
-    def identify(self, client: Client, key: str) -> Client:
-        """The client that this key belongs to; what was new under another node's name is the old one again."""
+    def identify(self, client: Client, key: str, version: int) -> Client:
+        """The client that this key belongs to; what was new under another node's name is the old one again.
+
+        Not with work on a version before the old one's last delivery was used: nobody delivers on a model that is
+        older than its last delivery. It is the old one with its next.
+        """
+        if client.key not in (None, key):
+            return client  # whoever it calls itself now
         known = self.by_key.setdefault(key, client)
         if known is client:
             client.key = key
             return client
         if known.present and known.node != client.node:
             return client  # two nodes with one key at a time are two clients
+        if known.newest > version:
+            return client
         self.by_node.pop(known.node, None)
         known.node, known.present, known.failures = client.node, True, 0
         for name in SUMMED:
@@ -153,7 +162,7 @@ class Roster:
         unsaved = [client for client in self.clients if all(client.node != table["node"] for table in tables)]
         self.clients, self.by_node, self.by_key, self.seats = [], {}, {}, {}
         for table in tables:
-            client = Client(table["node"], present=False, **{name: table[name] for name in KEPT})
+            client = Client(table["node"], present=False, **{name: table[name] for name in KEPT if name in table})
             self.clients.append(client)
             self.by_node[client.node] = client
             if client.number is not None:

@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -83,8 +84,10 @@ class Watch:
     def close(self, federation: Federation, now: float, ended: str = "") -> None:
         """The run is over."""
         if self.folder is not None:
-            self._write_clients(federation, now)
             file = self.folder / ABOUT
+            if not file.exists():  # it ended before its first update
+                self._begin(federation)
+            self._write_clients(federation, now)
             about = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
             put(file, {**about, "finished": True, "ended": ended})
         for sink in self.sinks:
@@ -230,10 +233,12 @@ class Prometheus:
 
 
 def exposition(record: Record, before: str = "") -> str:
-    """A record in Prometheus' text format; what it does not name stays as it was."""
+    """A record in Prometheus' text format; what it does not name stays as it was, except clients of another table."""
     kept = {line.rsplit(" ", 1)[0]: line.rsplit(" ", 1)[1] for line in before.splitlines() if line}
+    if "table" in record:  # a client that is at another node now must not be there twice
+        kept = {name: value for name, value in kept.items() if not name.startswith("kasync_client_")}
     for name, value in scalars(record).items():
-        kept[f"kasync_{name.replace('/', '_').replace('-', '_').replace('.', '_')}"] = f"{value:g}"
+        kept[f"kasync_{re.sub('[^a-zA-Z0-9_]', '_', name)}"] = f"{value:g}"
     if "update" in record:
         kept["kasync_updates_total"] = str(record["update"])
     for outcome, count in record.get("tally", {}).items():
