@@ -116,7 +116,7 @@ def compare(
         "name": name,
         "title": f"{one.data.name}, {sizes}",
         "model": type(one.model).__name__,
-        "work": repr(one.work),
+        "work": str(one.work),
         "settings": {each.label: each.words for each in chosen},
     }
     tables = {one.name: dict(one.table) for one in planned.values()}
@@ -148,7 +148,7 @@ def _record(
     for row, each in zip(told["rules"], chosen, strict=True):
         row |= {"settings": plainly(each.settings), "fingerprint": fingerprint.of(each.make, each.settings)}
     shape = (one.timeline.kind, one.timeline.population, one.timeline.k, one.timeline.steps)
-    task = fingerprint.of(one.data.name, one.data.clients, type(one.model).__name__, repr(one.work), shape)
+    task = fingerprint.of(one.data.name, one.data.clients, type(one.model).__name__, str(one.work), shape)
     labels = {rule.label: rule for rule in about.rules}
     cells = [
         cell_record(

@@ -488,7 +488,7 @@ def _identity(
             "metrics": " ".join(f"{name} {fingerprint.of(each)}" for name, each in sorted(objective.metrics.items())),
             "timeline": plan.timeline.fingerprint()[:16],
             "staleness": plan.semantics,
-            "work": f"{work!r} with {', '.join(map(repr, faults)) or 'no faults'} {fingerprint.of(work, faults)}",
+            "work": f"{work} with {', '.join(map(repr, faults)) or 'no faults'} {fingerprint.of(work, faults)}",
             "buffers": buffers,
             "seed": str(seed),
             "hold": hold,
