@@ -318,3 +318,9 @@ def test_where_no_setting_differs_digits_tell_two_rules_apart(task):
     assert sorted(re.sub("[0-9a-f]{6}", "digits", label) for label in found) == ["plain", *["plain (digits)"] * 2]
     kasync.compare(**task, rules=[other], seeds=2)
     assert sorted(len(runs) for runs in lines_of(task["folder"]).values()) == [1, 1, 2]
+
+
+def test_a_metric_that_nobody_measures_is_refused_before_anything_is_run(task):
+    with pytest.raises(UserError, match="unknown metric 'acuracy': did you mean 'accuracy'"):
+        kasync.compare(**task, rules=[rules.kasync_sgd(0.1)], seeds=1, metric="acuracy")
+    assert not list(task["folder"].glob("**/metrics.csv"))

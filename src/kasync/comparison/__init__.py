@@ -26,6 +26,7 @@ from kasync.work import Work
 __all__ = ["Comparison", "Tune", "compare"]
 FOLDER = "kasync-runs"
 VARYING = {"model": "initial parameters", "data": "data", "timeline": "arrivals"}  # what seeds may make different
+MEASURED = ("accuracy", "test_loss", "train_loss", "staleness", "selected", "dropped")  # at every evaluation
 OPTIONS = {  # of kasync.simulate, which every run gets
     "staleness": "true",
     "hold": "auto",
@@ -86,6 +87,8 @@ def compare(
     chosen = contenders(rules)
     numbers = _seeds(seeds)
     checks.count("jobs", jobs)
+    if metric is not None and metric not in {*MEASURED, *(metrics or {})}:
+        raise unknown("metric", metric, {*MEASURED, *(metrics or {})})
     if evaluate_every is not None:
         checks.count("evaluate_every", evaluate_every)
     for option in options:
