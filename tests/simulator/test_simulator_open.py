@@ -902,3 +902,38 @@ def test_what_comes_twice_begins_with_what_its_client_kept_the_first_time():
         assert run.timeline.copies.any()
     assert torch.equal(found["gradients"][0], found["versions"][0])
     assert same_records(*(records for _, records in found.values()))
+
+
+def test_samples_without_any_label_that_counts_are_no_part_of_the_accuracy():
+    class Right(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(1))
+
+        def forward(self, tokens):  # [N, T] -> [N, T, 2]
+            return functional.one_hot(tokens, 2) * 9.0 + self.weight
+
+    tokens = np.arange(24).reshape(12, 2) % 2
+    labels = np.where(np.arange(12)[:, None] % 3 == 0, -100, tokens)
+    given = {"test_inputs": tokens, "test_labels": labels, "owners": np.arange(12) % 2}
+    split = data.from_arrays(tokens, labels, **given).held_out(0.5)
+    run = simulate(Right(), split, rules.kasync_sgd(0.0), timelines.uniform(2, 1, 1))
+    assert next(iter(run)).accuracy == 1.0
+    assert run.per_client().mean == 1.0
+    alone = data.from_arrays(
+        tokens[:, 0], labels[:, 0], **given | {"test_inputs": tokens[:, 0], "test_labels": labels[:, 0]}
+    )
+    assert next(iter(simulate(Right(), alone, rules.kasync_sgd(0.0), timelines.uniform(2, 1, 1)))).accuracy == 1.0
+
+
+@pytest.mark.parametrize("clients", [[99], [-1], [0.0], []])
+def test_clients_that_there_are_not_cannot_be_judged(clients):
+    run = simulate(mlp(), vectors().held_out(0.2), rules.kasync_sgd(0.1), timelines.uniform(CLIENTS, 3, 1))
+    with pytest.raises(UserError, match="clients"):
+        run.per_client(clients=clients)
+
+
+def test_parameters_are_not_put_into_a_model_of_another_kind():
+    run = simulate(mlp(), vectors(), rules.kasync_sgd(0.1), timelines.uniform(CLIENTS, 3, 1))
+    with pytest.raises(UserError, match="load into a model of the same kind"):
+        run.load_into(nn.Linear(FEATURES, CLASSES))
