@@ -147,6 +147,9 @@ def test_what_cannot_work_is_refused_before_anything_is_run(task):
         kasync.compare(**task, rules=[plain(0.5)], baseline="wkafl")
     with pytest.raises(UserError, match="seeds"):
         kasync.compare(**task, rules=[plain(0.5)], seeds=[1, 1])
+    for seeds in (2.0, "3", 0):
+        with pytest.raises(ValueError, match=r"seeds = .* must be a whole number"):
+            kasync.compare(**task, rules=[plain(0.5)], seeds=seeds)
     with pytest.raises(UserError, match="no rule"):
         kasync.compare(**task, rules=[0.1])
     assert not list(task["folder"].glob("runs/*/metrics.csv"))

@@ -352,3 +352,9 @@ def test_numbers_beyond_float32_are_refused_with_their_row():
         from_arrays(inputs[::2], [0.5, 1e39], owners=[0, 1], test_fraction=0.3)
     with pytest.raises(UserError, match="inputs make no array"):
         from_arrays([torch.ones(2, requires_grad=True)] * 2, [0, 1], owners=[0, 1], test_fraction=0.3)
+
+
+@pytest.mark.parametrize("given", [partition.iid(), [[0, 1], [2]]])
+def test_what_is_no_partition_yet_is_refused(given):
+    with pytest.raises(UserError, match=r"partition is a .* which says not yet who holds what"):
+        federate(from_arrays(np.ones((4, 2)), [0, 1, 0, 1], owners=[0, 0, 1, 1], test_fraction=0.3), given)

@@ -163,7 +163,7 @@ def _record(
 
 
 def _seeds(given: int | Iterable[int]) -> list[int]:
-    if isinstance(given, int):
+    if not isinstance(given, Iterable) or isinstance(given, str):
         checks.count("seeds", given)
         return list(range(given))
     numbers = list(given)
