@@ -143,3 +143,11 @@ def test_a_class_may_say_itself_what_matters():
             return self.name
 
     assert fingerprint.of(Tokenizer("a")) == fingerprint.of(Tokenizer("a")) != fingerprint.of(Tokenizer("b"))
+
+
+def test_a_generator_is_what_it_will_draw():
+    one, other = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
+    assert fingerprint.of(one) == fingerprint.of(other) != fingerprint.of(torch.Generator().manual_seed(2))
+    before = fingerprint.of(one)
+    torch.rand(1, generator=one)
+    assert fingerprint.of(one) != before

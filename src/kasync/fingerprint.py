@@ -238,6 +238,7 @@ def _of_object(thing: Any, path: tuple[int, ...]) -> str:
 _KINDS: tuple[tuple[Any, Callable[[Any, tuple[int, ...]], str]], ...] = (
     (np.ndarray, _of_array),
     (Tensor, _of_tensor),
+    (torch.Generator, lambda each, path: f"generator({each.device} {_of_tensor(each.get_state(), path)})"),
     (nn.Module, _of_module),
     (enum.Enum, lambda each, path: f"{_name(type(each))}.{each.name}"),
     (np.generic | np.dtype | torch.dtype | torch.device | torch.Size | range | pathlib.PurePath, lambda e, p: repr(e)),

@@ -147,6 +147,9 @@ def test_what_cannot_work_is_refused_before_anything_is_run(task):
         kasync.compare(**task, rules=[plain(0.5)], baseline="wkafl")
     with pytest.raises(UserError, match="seeds"):
         kasync.compare(**task, rules=[plain(0.5)], seeds=[1, 1])
+    for seeds in (2.0, "3", 0):
+        with pytest.raises(ValueError, match=r"seeds = .* must be a whole number"):
+            kasync.compare(**task, rules=[plain(0.5)], seeds=seeds)
     with pytest.raises(UserError, match="no rule"):
         kasync.compare(**task, rules=[0.1])
     assert not list(task["folder"].glob("runs/*/metrics.csv"))
@@ -194,7 +197,7 @@ def test_a_loss_is_better_when_it_is_lower(task):
     assert found.verdict.startswith("good has the lowest final test loss")
     assert found.table.index[0] == "good"
     assert found.table.loc["good", "best"] <= found.table.loc["good", "final"]
-    with pytest.raises(UserError, match="no run measured"):
+    with pytest.raises(UserError, match="unknown metric 'f1'"):
         kasync.compare(**task, rules=[plain(0.5)], seeds=1, metric="f1")
 
 
@@ -318,3 +321,9 @@ def test_where_no_setting_differs_digits_tell_two_rules_apart(task):
     assert sorted(re.sub("[0-9a-f]{6}", "digits", label) for label in found) == ["plain", *["plain (digits)"] * 2]
     kasync.compare(**task, rules=[other], seeds=2)
     assert sorted(len(runs) for runs in lines_of(task["folder"]).values()) == [1, 1, 2]
+
+
+def test_a_metric_that_nobody_measures_is_refused_before_anything_is_run(task):
+    with pytest.raises(UserError, match="unknown metric 'acuracy': did you mean 'accuracy'"):
+        kasync.compare(**task, rules=[rules.kasync_sgd(0.1)], seeds=1, metric="acuracy")
+    assert not list(task["folder"].glob("**/metrics.csv"))

@@ -105,3 +105,8 @@ def test_wrong_tuning_is_refused():
     for wrong in ({"budget": 0}, {"seeds": 0}, {"held_out": 1.0}, {"spacing": 1.0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Tune(**wrong)
+
+
+def test_a_rate_that_a_rule_has_twice_is_changed_in_both_places():
+    assert changed(rules.gap_aware(0.1), lr=0.5) == rules.gap_aware(0.5)
+    assert changed(rules.wkafl(0.1), lr=0.5) == rules.wkafl(0.5)

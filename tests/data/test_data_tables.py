@@ -36,6 +36,14 @@ def test_columns_of_a_frame_may_be_named_and_a_second_frame_tests():
     assert from_dataset(frame(), ["age", "size"], parts=groups).client_names == ("a", "b", "c")
 
 
+def test_a_second_frame_is_read_in_the_order_of_the_columns_that_are_trained_on():
+    turned = frame()[["size", "label", "age"]]
+    data = from_dataset(frame(), owner="user", test=turned)
+    assert data.test.inputs.tolist() == data.train.inputs.tolist() == [[1, 0.5], [2, 1.5], [3, 2.5], [4, 3.5]]
+    with pytest.raises(UserError, match="unknown column 'age'"):
+        from_dataset(frame(), owner="user", test=turned.rename(columns={"age": "old"}))
+
+
 @pytest.mark.parametrize(
     ("change", "settings", "sentence"),
     [

@@ -342,3 +342,19 @@ def test_ways_that_share_classes_out_refuse_samples_without_one():
     assert federate(dataset, partition.natural()(dataset)).clients == 4
     with pytest.raises(UserError, match=r"a server sample of 2 classes needs labels .* they are int64 \[12, 5\]"):
         data.server_sample(4, classes=2)
+
+
+def test_numbers_beyond_float32_are_refused_with_their_row():
+    inputs = np.array([[1.0, 2.0], [3.0, -1e300], [5.0, 6.0]])
+    with pytest.raises(UserError, match=r"inputs hold numbers too large for float32 \(1e\+300\) in row 1"):
+        from_arrays(inputs, [0, 1, 0], owners=[0, 0, 1], test_fraction=0.3)
+    with pytest.raises(UserError, match="labels hold numbers too large"):
+        from_arrays(inputs[::2], [0.5, 1e39], owners=[0, 1], test_fraction=0.3)
+    with pytest.raises(UserError, match="inputs make no array"):
+        from_arrays([torch.ones(2, requires_grad=True)] * 2, [0, 1], owners=[0, 1], test_fraction=0.3)
+
+
+@pytest.mark.parametrize("given", [partition.iid(), [[0, 1], [2]]])
+def test_what_is_no_partition_yet_is_refused(given):
+    with pytest.raises(UserError, match=r"partition is a .* which says not yet who holds what"):
+        federate(from_arrays(np.ones((4, 2)), [0, 1, 0, 1], owners=[0, 0, 1, 1], test_fraction=0.3), given)

@@ -199,3 +199,25 @@ def test_a_million_clients_take_under_thirty_seconds():
     split = partition.labels(5).over(labels, 1_000_000, 0)
     assert perf_counter() - began < 30
     assert split.clients == 1_000_000
+
+
+def test_bare_labels_may_be_words_or_whole_floats_and_nothing_else():
+    numbers = np.arange(400) % 3
+    words = np.array(["a", "b", "c"])[numbers]
+    for way in (partition.dirichlet(1.0), partition.shards(2), partition.labels(1)):
+        expected = way.over(numbers, 5)
+        for labels in (words, words.tolist(), numbers.astype(float)):
+            assert np.array_equal(way.over(labels, 5).indices, expected.indices)
+        for labels in (numbers + 0.5, np.stack([numbers, numbers], 1)):
+            with pytest.raises(UserError, match="give one class for each sample"):
+                way.over(labels, 5)
+    assert partition.iid().over(numbers + 0.5, 5).clients == 5
+    assert partition.dirichlet(1.0).over(numbers - 1, 5).clients == 5
+
+
+@pytest.mark.parametrize(
+    ("clients", "seed", "sentence"), [(4.0, 0, "clients is 4.0"), ("4", 0, "'4'"), (4, 0.5, "0.5")]
+)
+def test_clients_and_seed_are_whole_numbers(clients, seed, sentence):
+    with pytest.raises(UserError, match=sentence):
+        partition.iid().over(np.arange(40) % 2, clients, seed)

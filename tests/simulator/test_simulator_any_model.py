@@ -126,3 +126,11 @@ def test_frozen_parameters_stay_as_they_are_and_do_not_travel():
     assert len(simulation.params) == sum(each.numel() for each in model[2].parameters())
     assert not torch.equal(simulation.load_into(model)[2].weight, simulation.run.clients.new_bench().params[0])
     assert torch.equal(model[0].weight, before)
+
+
+@pytest.mark.parametrize("hook", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_hook_on_a_parameter_which_copies_would_lose_is_refused(hook):
+    model = nn.Linear(2, 2)
+    getattr(model.weight, hook)(lambda value: None)
+    with pytest.raises(UserError, match="parameter weight has a hook"):
+        refuse_empty(model)

@@ -119,3 +119,15 @@ def test_a_client_that_is_told_how_many_steps_it_does_begins_with_the_same_ones(
     assert all(np.array_equal(a, b) for a, b in zip(short, long, strict=False))
     samples, weights = batches.draw(np.array([1]), np.array([5]))
     assert np.array_equal(samples[0][0][weights[0][0] > 0], short[0])
+
+
+@pytest.mark.parametrize("work", [Gradient(10**12), LocalSGD(steps=9, lr=0.1, batch_size=10**12)])
+def test_a_batch_may_be_far_larger_than_what_anybody_has(work):
+    indices, offsets = np.arange(300), np.array([0, 5, 300])
+    batches = Batches(indices, offsets, work, 0)
+    samples, weights = batches.draw(np.array([0, 1]), np.array([0, 0]))
+    assert samples.shape == weights.shape == (2, work.steps, 295)
+    assert sorted(samples[0, 0][weights[0, 0] > 0].tolist()) == list(range(5))
+    assert sorted(samples[1, 0].tolist()) == list(range(5, 300))
+    assert samples[1, -1].tolist() == batches.visit(1, 0)[-1].tolist()
+    assert weights.sum(2) == pytest.approx(1.0, abs=1e-5)

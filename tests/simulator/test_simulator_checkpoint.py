@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from small_worlds import CLIENTS, SETTINGS, finished, make_rule, mlp, same_records, vectors
 
-from kasync import Gradient, LocalSGD, rules, simulate, timelines
+from kasync import Custom, Gradient, Local, LocalSGD, rules, simulate, timelines
 from kasync.data.federated import FederatedData
 from kasync.errors import UserError
 
@@ -256,3 +256,28 @@ def test_a_copied_checkpoint_continues_elsewhere(half, tmp_path):
     assert same_records(
         list(run(tmp_path / "copy.ckpt")), finished(mlp(), vectors(), rules.kasync_sgd(0.05), TIMELINE, **EVERY)[0]
     )
+
+
+def test_a_loop_or_a_schedule_of_ones_own_is_the_same_run_in_the_next_process(tmp_path):
+    """The same function lies elsewhere in memory then."""
+
+    def loop():
+        def train(model, batches, client):
+            client.loss(model, batches[0]).backward()
+            torch.optim.SGD(model.parameters(), 0.1).step()
+
+        return train
+
+    for number, made in enumerate(
+        (
+            lambda train: Custom(train, batch_size=4, steps=1),
+            lambda train: Local(4, steps=2, lr=0.1, schedule=lambda done: 1 / (1 + done)),
+            lambda train: Local(4, steps=2, optimizer=lambda params, lr=0.1: torch.optim.SGD(params, lr)),
+        )
+    ):
+        place, one, other = tmp_path / f"{number}.ckpt", made(loop()), made(loop())
+        stopped_after(15, place, work=one)
+        again = run(place, work=other)
+        assert again.done == 15
+        assert again.fingerprint == run(work=one).fingerprint
+        assert " at 0x" not in again.identify()["work"]

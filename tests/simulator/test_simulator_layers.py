@@ -130,3 +130,19 @@ def test_the_way_a_gpu_takes_through_a_convolution_gives_the_same_on_a_cpu(chain
             layer._unfolded(grad, x, ways[1])
             torch.testing.assert_close(*ways)
         x = y
+
+
+def test_a_layer_that_a_hook_changes_is_none_of_a_chain():
+    def network():
+        return nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+
+    assert Chain.of(network()) is not None
+    for change in (
+        lambda model: model[1].register_forward_hook(lambda module, given, made: 2 * made),
+        lambda model: model[2].register_forward_pre_hook(lambda module, given: (2 * given[0],)),
+        lambda model: model.register_full_backward_hook(lambda module, before, after: None),
+        lambda model: setattr(model[2], "forward", torch.tanh),
+    ):
+        model = network()
+        change(model)
+        assert Chain.of(model) is None

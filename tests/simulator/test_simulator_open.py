@@ -243,6 +243,54 @@ def test_statistics_are_averaged_kept_by_each_client_or_left_alone(buffers, work
     assert (simulation.run.carried.statistics["1.running_var"] > 0).all()
 
 
+@pytest.mark.parametrize("buffers", ["average", "local"])
+def test_a_loop_that_returns_no_loss_delivers_the_statistics_it_trained(buffers):
+    def loop(model, batches, client):
+        loss = plain_loop(model, batches, client)
+        return loss if client.sent else None
+
+    rng, owners = np.random.default_rng(0), np.arange(60) % 6
+    clients = data.from_arrays(rng.normal(3, 2, (60, 4)), rng.integers(0, 2, 60), owners=owners, test_fraction=0.2)
+
+    def statistics(sends):
+        work = Custom(loop, batch_size=8, steps=3, sends=sends)
+        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+        run = simulate(model, clients, rules.fedbuff(1.0), timelines.uniform(6, 3, 6), work, buffers=buffers)
+        assert len(list(run)) == 6
+        kept = {
+            f"{client}.{name}": each for client, own in run.run.carried.clients.items() for name, each in own.items()
+        }
+        return run.run.carried.statistics | kept
+
+    torch.manual_seed(0)
+    silent = statistics(None)
+    torch.manual_seed(0)
+    telling = statistics(lambda model: {"loss": torch.ones(())})
+    assert len(silent) > 2
+    assert silent.keys() == telling.keys()
+    assert all(torch.equal(value, telling[name]) for name, value in silent.items())
+
+
+@pytest.mark.parametrize("left", ["in evaluation mode", "frozen"])
+def test_a_loop_that_leaves_the_model_otherwise_finds_it_again_as_it_was(left):
+    seen = []
+
+    def loop(model, batches, client):
+        seen.append(model.training and all(p.requires_grad for p in model.parameters()))
+        loss = plain_loop(model, batches, client)
+        if left == "frozen":
+            model[0].requires_grad_(False)
+        else:
+            model.eval()
+        return loss
+
+    model = nn.Sequential(nn.Linear(FEATURES, 8), nn.Dropout(0.5), nn.Linear(8, CLASSES))
+    run = simulate(model, vectors(), rules.fedbuff(1.0), timelines.uniform(CLIENTS, 3, 6), Custom(loop, 8, steps=2))
+    assert len(list(run)) == 6
+    assert all(seen)
+    assert len(seen) > 18
+
+
 def fedbn(model, batches, client):
     """Li et al. 2021: what belongs to batch norm stays at the client and is delivered unchanged."""
     own = {name: p for name, p in model.named_parameters() if name.startswith("1.")}
@@ -854,3 +902,38 @@ def test_what_comes_twice_begins_with_what_its_client_kept_the_first_time():
         assert run.timeline.copies.any()
     assert torch.equal(found["gradients"][0], found["versions"][0])
     assert same_records(*(records for _, records in found.values()))
+
+
+def test_samples_without_any_label_that_counts_are_no_part_of_the_accuracy():
+    class Right(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(1))
+
+        def forward(self, tokens):  # [N, T] -> [N, T, 2]
+            return functional.one_hot(tokens, 2) * 9.0 + self.weight
+
+    tokens = np.arange(24).reshape(12, 2) % 2
+    labels = np.where(np.arange(12)[:, None] % 3 == 0, -100, tokens)
+    given = {"test_inputs": tokens, "test_labels": labels, "owners": np.arange(12) % 2}
+    split = data.from_arrays(tokens, labels, **given).held_out(0.5)
+    run = simulate(Right(), split, rules.kasync_sgd(0.0), timelines.uniform(2, 1, 1))
+    assert next(iter(run)).accuracy == 1.0
+    assert run.per_client().mean == 1.0
+    alone = data.from_arrays(
+        tokens[:, 0], labels[:, 0], **given | {"test_inputs": tokens[:, 0], "test_labels": labels[:, 0]}
+    )
+    assert next(iter(simulate(Right(), alone, rules.kasync_sgd(0.0), timelines.uniform(2, 1, 1)))).accuracy == 1.0
+
+
+@pytest.mark.parametrize("clients", [[99], [-1], [0.0], []])
+def test_clients_that_there_are_not_cannot_be_judged(clients):
+    run = simulate(mlp(), vectors().held_out(0.2), rules.kasync_sgd(0.1), timelines.uniform(CLIENTS, 3, 1))
+    with pytest.raises(UserError, match="clients"):
+        run.per_client(clients=clients)
+
+
+def test_parameters_are_not_put_into_a_model_of_another_kind():
+    run = simulate(mlp(), vectors(), rules.kasync_sgd(0.1), timelines.uniform(CLIENTS, 3, 1))
+    with pytest.raises(UserError, match="load into a model of the same kind"):
+        run.load_into(nn.Linear(FEATURES, CLASSES))

@@ -13,7 +13,7 @@ from kasync.experiments.settings import Choice, RunSettings
 from kasync.theory import Pilot, plan, recommend
 from kasync.theory.pilots import Candidate, Lane, _survivors, race
 from kasync.theory.planning import best_of
-from kasync.timelines import clock, durations
+from kasync.timelines import Dropouts, clock, durations
 
 CLOCK = Choice("clock", {"durations": {"kind": "log_normal"}, "speeds": {"kind": "log_normal"}})
 SMALL = RunSettings(
@@ -182,3 +182,15 @@ def test_the_recommended_k_is_within_ten_percent_of_the_best_of_a_sweep_with_oth
     full = race(digits, ks, target=0.7, seeds=(100, 101), limit=2.5 * chosen.typical_seconds, thorough=True)
     times = {pilot.k: pilot.typical_seconds for pilot in full}
     assert times[chosen.k] <= 1.1 * min(times.values())
+
+
+def test_a_timeline_that_ends_early_ends_its_pilot_and_is_not_asked_for_more_for_ever():
+    class Leaving:
+        clients, k = 4, 1
+
+        def timeline(self, steps):
+            assert steps < 10**5
+            return clock(4, 1, steps, durations.constant(1.0), dropouts=Dropouts(0.2), allow_short=True)
+
+    made = Lane(Leaving(), 1.0, 1.0, 1e9, 0.5)._timeline(1e3)
+    assert made.steps == Leaving().timeline(9000).steps

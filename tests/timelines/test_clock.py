@@ -178,3 +178,9 @@ def test_the_next_opening_is_the_first_interval_that_is_not_over(rows, queries):
 def test_unreliable_clients_are_not_mistaken_for_reliable_ones(name):
     reliable = clock(30, 3, 60, durations.exponential(1.0), 1)
     assert clock(30, 3, 60, durations.exponential(1.0), 1, **UNRELIABLE[name]).fingerprint() != reliable.fingerprint()
+
+
+def test_a_share_of_work_may_be_in_a_hundred_classes_of_speed():
+    kinds = durations.classes(tuple(durations.constant(1.0 + kind) for kind in range(100)), (0.01,) * 100)
+    who = np.arange(500)
+    assert kinds.typical(3, who).tolist() == kinds.seconds(3, who, 0 * who).tolist()

@@ -5,7 +5,7 @@ import pytest
 
 from kasync import timelines
 from kasync.errors import UserError
-from kasync.timelines import Dropouts, Intervals, Repeating, clock, durations, once_per_round, uniform
+from kasync.timelines import Dropouts, Intervals, Repeating, WorkShare, clock, durations, once_per_round, uniform
 
 ONE = durations.constant(1.0)
 
@@ -40,6 +40,20 @@ MISTAKES = {
     "at step 2 fewer than k = 1": lambda: clock(1, 1, 5, ONE, availability=Intervals([(0, 0, 2.5)])),
     "at step 0 fewer than k = 1": lambda: clock(1, 1, 5, ONE, availability=Intervals([(0, 0, 0.5)]), allow_short=True),
     "steps is 6 but the timeline has 5": lambda: uniform(10, 2, 5).head(6),
+    "least is 0": lambda: WorkShare(2, least=0),
+    "least is 1.5": lambda: WorkShare(2, least=1.5),
+    "mean is '1.0'": lambda: durations.exponential("1.0"),
+    "chance is '0.1'": lambda: Dropouts("0.1"),
+    "low is 0.2 and high is 2.2": lambda: durations.uniform(0.2, 2.2, whole=True),
+    "a trace is {0: \\['x'\\]}": lambda: durations.trace({0: ["x"]}),
+    "a trace is {0: 1.5}": lambda: durations.trace({0: 1.5}),
+    "seconds is 3.0": lambda: durations.per_client(3.0),
+    "phases holds": lambda: clock(2, 1, 5, ONE, availability=Repeating(8, 24, [0.0, np.nan])),
+    "select returned array": lambda: clock(9, 1, 5, ONE, concurrency=2, select=lambda known: known.clients),
+    "an availability interval is not": lambda: Intervals([(0, 1), (2, 3), (4, 5)]),  # not two of (client, begin, end)
+    "interval is not \\(client": lambda: Intervals([(0.5, 1, 2)]),
+    "with begin before end: repair": lambda: Intervals([("a", 1, 2)]),
+    "versions of a timeline holds 0.5": lambda: timelines.Timeline([[0], [1]], [[0], [0.5]], [1, 2], 5),
     "a timeline has clients \\[steps, k\\]": lambda: timelines.Timeline(np.zeros((2, 3)), np.zeros((3, 2)), [1, 2], 5),
 }
 

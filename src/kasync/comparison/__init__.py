@@ -26,6 +26,7 @@ from kasync.work import Work
 __all__ = ["Comparison", "Tune", "compare"]
 FOLDER = "kasync-runs"
 VARYING = {"model": "initial parameters", "data": "data", "timeline": "arrivals"}  # what seeds may make different
+MEASURED = ("accuracy", "test_loss", "train_loss", "staleness", "selected", "dropped")  # at every evaluation
 OPTIONS = {  # of kasync.simulate, which every run gets
     "staleness": "true",
     "hold": "auto",
@@ -86,6 +87,8 @@ def compare(
     chosen = contenders(rules)
     numbers = _seeds(seeds)
     checks.count("jobs", jobs)
+    if metric is not None and metric not in {*MEASURED, *(metrics or {})}:
+        raise unknown("metric", metric, {*MEASURED, *(metrics or {})})
     if evaluate_every is not None:
         checks.count("evaluate_every", evaluate_every)
     for option in options:
@@ -116,7 +119,7 @@ def compare(
         "name": name,
         "title": f"{one.data.name}, {sizes}",
         "model": type(one.model).__name__,
-        "work": repr(one.work),
+        "work": str(one.work),
         "settings": {each.label: each.words for each in chosen},
     }
     tables = {one.name: dict(one.table) for one in planned.values()}
@@ -148,7 +151,7 @@ def _record(
     for row, each in zip(told["rules"], chosen, strict=True):
         row |= {"settings": plainly(each.settings), "fingerprint": fingerprint.of(each.make, each.settings)}
     shape = (one.timeline.kind, one.timeline.population, one.timeline.k, one.timeline.steps)
-    task = fingerprint.of(one.data.name, one.data.clients, type(one.model).__name__, repr(one.work), shape)
+    task = fingerprint.of(one.data.name, one.data.clients, type(one.model).__name__, str(one.work), shape)
     labels = {rule.label: rule for rule in about.rules}
     cells = [
         cell_record(
@@ -160,7 +163,7 @@ def _record(
 
 
 def _seeds(given: int | Iterable[int]) -> list[int]:
-    if isinstance(given, int):
+    if not isinstance(given, Iterable) or isinstance(given, str):
         checks.count("seeds", given)
         return list(range(given))
     numbers = list(given)

@@ -126,7 +126,8 @@ def changed(rule: Rule, **settings: Any) -> Rule:
         if name not in known:
             raise unknown(f"setting of {rule.name}", name, known)
         if name == "lr":
-            rule = replace(rule, lr=value)
+            parts = (_with(part, part.of_lr, value) if hasattr(part, "of_lr") else part for part in rule.parts)
+            rule = replace(rule, lr=value, parts=tuple(parts))
         else:
             rule = replace(rule, parts=tuple(_with(part, name, value) for part in rule.parts))
     return rule

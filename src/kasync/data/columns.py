@@ -57,7 +57,7 @@ def as_labels(given: ArrayLike, what: str = "labels") -> NDArray:
             marks = labels.ndim > 1 and ((labels == 0) | (labels == 1)).all()
             remedy = "0 or 1: pass .astype(bool) for marks" if marks else "whole numbers: pass .astype(int) for classes"
             warnings.warn(f"{what} are floats, a regression then, but all are {remedy}.", stacklevel=3)
-        return labels.astype(np.float32, copy=False)
+        return _single(labels, what)
     if labels.dtype.kind == "b":
         return labels
     raise UserError(f"{what} are {_kind(labels)}: pass whole numbers or words (classes), floats (targets) or bools.")
@@ -169,8 +169,18 @@ def _numbers(given: ArrayLike, what: str) -> NDArray:
         raise UserError(f"{what} is the single number {given!r}: pass a row for each sample, [N, ...].")
     _refuse_nan(array, what)
     if array.dtype.kind == "f":
-        return array.astype(np.float32, copy=False)
+        return _single(array, what)
     return array.astype(np.int64) if array.dtype == np.uint64 else array
+
+
+def _single(array: NDArray, what: str) -> NDArray:
+    """Floats as float32, which holds none beyond 3e38."""
+    if array.dtype == np.float32:
+        return array
+    with np.errstate(over="ignore"):
+        made = array.astype(np.float32)
+    _refuse_nan(made, what, f"numbers too large for float32 ({np.abs(array).max(initial=0):.3g})")
+    return made
 
 
 def _array(given: Any, what: str) -> NDArray:
@@ -183,13 +193,15 @@ def _array(given: Any, what: str) -> NDArray:
     except ValueError as problem:
         reason = str(problem).splitlines()[0][:120]
         raise UserError(f"{what} make no array ({reason}): pad them to one length.") from None
+    except RuntimeError as problem:  # a list of torch's tensors with gradients
+        raise UserError(f"{what} make no array ({str(problem).splitlines()[0][:120]}).") from None
     if array.dtype.kind == "O" and array.size and isinstance(array.flat[0], bool | int | float | np.number | np.bool_):
         with suppress(ValueError):
             array = np.array(array.tolist())  # a pandas column of objects that are numbers all the same
     return array
 
 
-def _refuse_nan(array: NDArray, what: str) -> None:
+def _refuse_nan(array: NDArray, what: str, called: str | None = None) -> None:
     """No NaN and no infinity may enter a training set."""
     if array.dtype.kind not in "fc":
         return
@@ -201,7 +213,7 @@ def _refuse_nan(array: NDArray, what: str) -> None:
         if bad.any():
             row = start + int(bad.argmax())
             values = flat[row][~np.isfinite(flat[row])]
-            raise UserError(f"{what} hold {values[0]} in row {row}: leave such rows out, or fill them in.")
+            raise UserError(f"{what} hold {called or values[0]} in row {row}: leave such rows out, or fill them in.")
 
 
 def _kind(array: NDArray) -> str:

@@ -16,7 +16,7 @@ from kasync.data.columns import as_inputs, as_labels, class_labels, client_lists
 from kasync.data.dataset import Samples, check_classes, each, first_of, select
 from kasync.data.partition.draws import Purpose
 from kasync.data.partition.draws import order as random_order
-from kasync.data.partition.lists import Partition, offsets_of
+from kasync.data.partition.lists import Partition, Split, offsets_of
 from kasync.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -291,6 +291,10 @@ class FederatedData:
 
 def federate(dataset: Dataset, partition: Partition, scale: str = "unit") -> FederatedData:
     """A data set and who holds what of it, together."""
+    if not isinstance(partition, Partition):
+        kind = type(partition).__name__
+        remedy = "call it, way(dataset, clients)" if isinstance(partition, Split) else "make one with data.partition"
+        raise UserError(f"partition is a {kind}, which says not yet who holds what: {remedy}.")
     return FederatedData(
         train=dataset.train,
         test=dataset.test,

@@ -23,6 +23,7 @@ class _Columns:
     labels: Any
     owners: Sequence[Hashable] | None
     class_names: tuple[str, ...] | None = None
+    names: list[str] | None = None  # of the columns that the inputs are made of, in order
 
 
 def from_dataset(
@@ -57,7 +58,7 @@ def from_dataset(
         raise UserError(f"owner={owner!r} and owners are both given: choose one.")
     names = [inputs] if isinstance(inputs, str) else None if inputs is None else list(inputs)
     train = _read(dataset, names, label, owner)
-    tested = None if test is None else _read(test, names, label, owner, may_lack_owner=True)
+    tested = None if test is None else _read(test, names or train.names, label, owner, may_lack_owner=True)
     data = from_arrays(
         train.inputs,
         train.labels,
@@ -132,7 +133,8 @@ def _read_frame(frame: Any, inputs: list[str], label: str | None, owner: str | N
             raise UserError(f"column {column!r} holds {values[missing[0]]} in row {missing[0]}: fill it in or drop it.")
         features.append(values.astype(np.float32))
     labels = None if label is None else frame[label].to_numpy()
-    return _Columns(np.stack(features, axis=1), labels, None if owner is None else frame[owner].tolist())
+    owners = None if owner is None else frame[owner].tolist()
+    return _Columns(np.stack(features, axis=1), labels, owners, names=inputs)
 
 
 def _read_hugging_face(dataset: Any, inputs: list[str], label: str | None, owner: str | None) -> _Columns:
@@ -142,7 +144,7 @@ def _read_hugging_face(dataset: Any, inputs: list[str], label: str | None, owner
     labels = None if label is None else np.asarray(arrays[label][:])
     names = getattr(dataset.features[label], "names", None) if label is not None else None
     owned = None if owner is None else list(dataset.with_format(None)[owner][:])
-    return _Columns(_one_or_all(found), labels, owned, tuple(names) if names else None)
+    return _Columns(_one_or_all(found), labels, owned, tuple(names) if names else None, inputs)
 
 
 def _as_picture(feature: Any, array: NDArray) -> NDArray:
@@ -165,7 +167,7 @@ def _read_torch(
         found = {column: _stacked(column, [sample[column] for sample in samples]) for column in inputs}
         labels = None if label is None else _stacked(label, [sample[label] for sample in samples])
         owned = None if owner is None else [_plain(sample[owner]) for sample in samples]
-        return _Columns(_one_or_all(found), labels, owned)
+        return _Columns(_one_or_all(found), labels, owned, names=inputs)
     if owner is not None and not may_lack_owner:
         raise UserError(f"owner is {owner!r}, but the samples are no dicts: pass owners= with one id for each sample.")
     rows = [sample if isinstance(sample, tuple | list) else (sample,) for sample in samples]

@@ -68,6 +68,7 @@ class DivideByGap(Part):
     rate: float
     decay: float = 0.999
     needs_starts: ClassVar[bool] = True
+    of_lr: ClassVar[str] = "rate"  # the field that is the rule's learning rate once more
 
     def __post_init__(self) -> None:
         checks.at_least("lr", self.rate, 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -73,13 +74,18 @@ def evaluate(clients: Clients, sent: Sent) -> Evaluation:
     """Accuracy, mean loss and the user's metrics on the whole test set."""
     data, objective = clients.data, clients.objective
     told, outputs = scored(clients, sent, data.test_inputs, data.test_labels, keep=bool(objective.metrics))
-    accuracy, loss = told.mean(0).tolist()
+    accuracy, loss = _share_right(told[:, 0]), float(told.mean(0)[1])
     metrics = {}
     for name, metric in objective.metrics.items():
         batch = columns(data.test_inputs, data.test_labels)
         wanted = data.test_labels.clone() if data.test_labels is not None else batch
         metrics[name] = _measured(name, metric, outputs, wanted)
     return Evaluation(accuracy, loss, metrics)
+
+
+def _share_right(right: Tensor) -> float:
+    """The mean over the samples [N] that have something to be right about; NaN where there is none."""
+    return float(right[~right.isnan()].mean())
 
 
 def _measured(name: str, metric: Callable[..., Any], outputs: Tensor | None, wanted: Any) -> float:
@@ -143,13 +149,15 @@ def evaluate_stack(machine: StackedChain, clients: Clients, params: Tensor) -> T
     runs, objective = len(params), clients.objective
     size = max(1, STACKED // runs)
     total = torch.zeros(runs, 2, dtype=torch.float64, device=params.device)
+    counted = torch.zeros(runs, dtype=torch.int64, device=params.device)  # samples with something to be right about
     for start in range(0, len(labels), size):
         wanted = labels[start : start + size].repeat(runs, *[1] * (labels.dim() - 1))
         outputs = machine.outputs(params, scaled(inputs[start : start + size], objective.scale))
         losses = objective.loss(outputs, wanted).double()
         right = correct(outputs, wanted, objective.classes)
-        total += torch.stack([right, losses], dim=1).view(runs, -1, 2).sum(1)
-    return total / len(labels)
+        total += torch.stack([right.nan_to_num(0.0), losses], dim=1).view(runs, -1, 2).sum(1)
+        counted += (~right.isnan()).view(runs, -1).sum(1)
+    return torch.stack([total[:, 0] / counted, total[:, 1] / len(labels)], dim=1)
 
 
 def per_client(clients: Clients, sent: Sent, data: FederatedData, rows: str, chosen: Sequence[int] | None) -> PerClient:
@@ -163,11 +171,17 @@ def per_client(clients: Clients, sent: Sent, data: FederatedData, rows: str, cho
         )
     indices, offsets = (data.indices, data.offsets) if rows == "train" else held  # type: ignore[misc]
     sizes = np.diff(offsets)
+    wrong = [c for c in chosen or () if not (isinstance(c, Integral) and 0 <= c < len(sizes))]
+    if wrong:
+        raise UserError(f"clients holds {wrong[0]!r}: name clients by whole numbers from 0 to {len(sizes) - 1}.")
     numbers = np.flatnonzero(sizes) if chosen is None else np.array([c for c in chosen if sizes[c]], dtype=np.int64)
+    if not len(numbers):
+        raise UserError(f"none of the clients has {rows} rows: name others, or leave clients out.")
     wanted = np.concatenate([indices[offsets[c] : offsets[c + 1]] for c in numbers] or [np.empty(0, np.int64)])
     inputs, labels = clients.data.inputs, clients.data.labels
     places = torch.from_numpy(wanted.astype(np.int64)).to(sent.params.device)
     told, _ = scored(clients, sent, taken(inputs, places), None if labels is None else labels[places])
     bounds = np.concatenate([[0], np.cumsum(sizes[numbers])])
-    means = np.stack([told.cpu().numpy()[a:b].mean(0) for a, b in pairwise(bounds)])
-    return PerClient(numbers, means[:, 0], means[:, 1], sizes[numbers])
+    parts = [told.cpu()[a:b] for a, b in pairwise(bounds)]
+    accuracy = np.array([_share_right(part[:, 0]) for part in parts])
+    return PerClient(numbers, accuracy, np.array([part.numpy().mean(0)[1] for part in parts]), sizes[numbers])

@@ -120,7 +120,7 @@ def simulate(
         cost = _measured(clients, inputs, plan, params, carried)
         clients.room.samples = at_once(params.device, cost.sample)
         way = "loop" if clients.alone else clients.backend
-        given = (plan, rule, read, len(params), hold, device, *_pieces(clients, plan, cost), way)
+        given = (plan, rule, read, len(params), hold, device, *_pieces(clients, plan, cost, batches.width), way)
         memory = choose(*given, cost.kept, cost.brought, _outputs(clients, params, carried))
         clients.limit(memory.workers)
     else:
@@ -176,7 +176,7 @@ def _outputs(clients: Clients, params: Tensor, carried: Carried) -> int:
     return 2 * count * bytes_of({"": one})  # in parts, and in one piece
 
 
-def _pieces(clients: Clients, plan: Plan, cost: Cost) -> tuple[int, int]:
+def _pieces(clients: Clients, plan: Plan, cost: Cost, width: int) -> tuple[int, int]:
     """Bytes of what one thread has under way, and how many do so; on a GPU of a client, and how many go into a call."""
     looking = (clients.room.samples or 0) * cost.sample  # while the model is evaluated
     if clients.alone:
@@ -184,7 +184,7 @@ def _pieces(clients: Clients, plan: Plan, cost: Cost) -> tuple[int, int]:
     if clients.pool is None:
         return cost.piece, max(plan.timeline.k, min(BLOCK, int(plan.bounds[1])))
     together = MOST if isinstance(clients.work, Gradient) else 1
-    return max(cost.piece + (together - 1) * clients.work.batch_size * cost.sample, looking), clients.threads
+    return max(cost.piece + (together - 1) * width * cost.sample, looking), clients.threads
 
 
 def _measured(clients: Clients, inputs: Inputs, plan: Plan, params: Tensor, carried: Carried) -> Cost:
@@ -192,7 +192,7 @@ def _measured(clients: Clients, inputs: Inputs, plan: Plan, params: Tensor, carr
     client, batches = int(plan.timeline.clients[0, 0]), inputs.batches
     steps = None if inputs.local_steps is None else int(inputs.local_steps[0, 0])
     drawn = clients.draw(client, 0, steps)
-    rows = np.resize(drawn[0], batches.batch_size)  # as long as a batch can be
+    rows = np.resize(drawn[0], batches.width)  # as long as a batch can be
     device = params.device
     visit = Visit(client, 0, 0, [torch.from_numpy(each).to(device) for each in drawn], {})
     try:
@@ -353,8 +353,13 @@ class Simulation:
     def load_into(self, model: nn.Module) -> nn.Module:
         """Put the parameters, and the buffers that training changed, into a model."""
         chosen = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        count, held = sum(parameter.numel() for parameter in chosen), dict(model.named_buffers())
+        if count != len(self.params) or not held.keys() >= self.run.carried.statistics.keys():
+            raise UserError(
+                f"the model has {count} trained parameters and the run {len(self.params)}, or other buffers: load into "
+                "a model of the same kind, with the same parameters frozen."
+            )
         torch.nn.utils.vector_to_parameters(self.params.to(chosen[0]), chosen)
-        held = dict(model.named_buffers())
         for name, value in self.run.carried.statistics.items():
             held[name].copy_(value)
         return model
@@ -488,7 +493,7 @@ def _identity(
             "metrics": " ".join(f"{name} {fingerprint.of(each)}" for name, each in sorted(objective.metrics.items())),
             "timeline": plan.timeline.fingerprint()[:16],
             "staleness": plan.semantics,
-            "work": f"{work!r} with {', '.join(map(repr, faults)) or 'no faults'} {fingerprint.of(work, faults)}",
+            "work": f"{work} with {', '.join(map(repr, faults)) or 'no faults'} {fingerprint.of(work, faults)}",
             "buffers": buffers,
             "seed": str(seed),
             "hold": hold,

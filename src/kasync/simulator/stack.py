@@ -343,6 +343,6 @@ def stackable(simulation: Simulation) -> Any:
     return (
         (run.device, timeline.k, timeline.steps, simulation.evaluate_every, simulation.classes),
         (run.clients.machine, run.clients.objective.scale, fingerprint.describe(run.clients.objective.loss)),
-        (work, data.inputs.dtype, data.inputs.shape[1:]),
+        (work, run.inputs.batches.width, data.inputs.dtype, data.inputs.shape[1:]),
         (kind, str(options), replace(run.rule, lr=0.0, optimizer=None)),
     )

@@ -94,7 +94,9 @@ def check_device(device: str) -> None:
     """Refuse a device that is not here."""
     try:
         place = torch.device(device)
-    except RuntimeError:
+        if place.type not in ("cpu", "cuda"):
+            torch.empty(0, device=place)
+    except (RuntimeError, TypeError):
         raise UserError(f"device = {device!r} is not known: use 'cpu' or 'cuda'.") from None
     there = torch.cuda.device_count() if place.type == "cuda" and torch.cuda.is_available() else 0
     if place.type == "cuda" and (place.index or 0) >= there:

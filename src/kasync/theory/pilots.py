@@ -115,9 +115,9 @@ class Lane:
     def _timeline(self, seconds: float) -> Timeline:
         """The steps of this many virtual seconds."""
         steps = ceil(1.1 * seconds / self.piece * self.run.clients / self.run.k) + 1
-        while (made := self.run.timeline(steps)).times[-1] < seconds:
-            steps *= 2
-        return made.head(int(np.searchsorted(made.times, seconds)) + 1)
+        while (made := self.run.timeline(steps)).times[-1] < seconds and made.steps >= steps:
+            steps *= 2  # fewer than asked for are all there are
+        return made.head(min(made.steps, int(np.searchsorted(made.times, seconds)) + 1))
 
 
 @dataclass(eq=False)
@@ -245,7 +245,8 @@ def _lead(one: Candidate, until: float, racing: Sequence[Candidate], memory: int
 def _piece(run: Runnable) -> float:
     """Virtual seconds in which each client hands in one piece of work on average."""
     steps = max(2, ceil(4 * run.clients / run.k))
-    return float(run.timeline(steps).times[-1]) * run.clients / (steps * run.k)
+    made = run.timeline(steps)
+    return float(made.times[-1]) * run.clients / (made.steps * run.k)
 
 
 def _check(ks: Sequence[int], seeds: Sequence[int], target: float | None, limit: float | None) -> None:

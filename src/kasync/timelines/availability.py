@@ -58,8 +58,12 @@ class Repeating:
             raise UserError(f"length is {self.length} but the windows repeat every {self.every}: choose a shorter one.")
 
     def check(self, clients: int, k: int) -> None:
-        if self.phases is not None and np.shape(self.phases) != (clients,):
+        if self.phases is None:
+            return
+        if np.shape(self.phases) != (clients,):
             raise UserError(f"phases has shape {np.shape(self.phases)}: give one number for each of {clients} clients.")
+        if np.asarray(self.phases).dtype.kind not in "iuf" or not np.isfinite(self.phases).all():
+            raise UserError("phases holds what is no finite number: give the seconds by which each client is shifted.")
 
     def opening(self, seed: int, client: Ints, time: Reals) -> tuple[Reals, Reals]:
         if self.length == self.every:
@@ -84,9 +88,13 @@ class Intervals:
     """
 
     def __init__(self, rows: Iterable[tuple[float, ...]], repeat: ArrayLike | None = None, cycle: bool = False) -> None:
-        table = np.asarray(rows if isinstance(rows, np.ndarray) else [tuple(row) for row in rows], dtype=np.float64)
-        table = table.reshape(-1, 3)
-        if np.isnan(table).any() or (table[:, 1] >= table[:, 2]).any() or (table[:, 0] < 0).any():
+        try:
+            table = np.asarray(rows if isinstance(rows, np.ndarray) else [tuple(row) for row in rows], dtype=np.float64)
+            table = table.reshape(0, 3) if not table.size else table
+            wrong = table.ndim != 2 or table.shape[1] != 3 or np.isnan(table).any() or (table[:, 0] % 1 != 0).any()
+        except (TypeError, ValueError):
+            wrong = True
+        if wrong or (table[:, 1] >= table[:, 2]).any() or (table[:, 0] < 0).any():
             raise UserError(
                 "an availability interval is not (client, begin, end) with begin before end: repair the list."
             )

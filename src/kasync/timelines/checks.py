@@ -84,6 +84,8 @@ def one_of(kind: str, name: str, known: Collection[str]) -> str:
 
 def _number(name: str, value: object) -> float:
     try:
+        if isinstance(value, str):  # whose text float() would read, and nobody could compute with
+            raise TypeError
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise UserError(f"{name} is {value!r}: give a number.") from None

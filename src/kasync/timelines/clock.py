@@ -43,8 +43,9 @@ class WorkShare:
     def __post_init__(self) -> None:
         checks.whole("work_share's steps", self.steps, 1)
         checks.one_of("relative_to", self.relative_to, ("median", "fastest"))
+        checks.whole("least", self.least, 1)
         if self.most is not None:
-            checks.whole("most", self.most, checks.whole("least", self.least, 1))
+            checks.whole("most", self.most, self.least)
 
     def of(
         self, durations: Durations, speeds: NDArray[np.float64] | None, clients: int, seed: int

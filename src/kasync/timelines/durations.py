@@ -136,6 +136,8 @@ class Uniform(Durations):
     def __post_init__(self) -> None:
         if checks.positive("low", self.low) > checks.positive("high", self.high):
             raise UserError(f"low is {self.low} and high is {self.high}: give a low that is not above high.")
+        if self.whole and (self.low != int(self.low) or self.high != int(self.high)):
+            raise UserError(f"low is {self.low} and high is {self.high}: give whole numbers with whole=True.")
 
     def seconds(self, seed: int, client: Ints, piece: Ints, stream: int = Stream.DURATIONS) -> Reals:
         u = uniforms(seed, stream, client, piece)
@@ -234,7 +236,7 @@ class Classes(Durations):
         each = [one.typical(_part(seed, stream, n + 1), client, stream) for n, one in enumerate(self.each)]
         if self.redrawn:
             return np.average(each, axis=0, weights=self.shares)
-        return np.choose(self.of(seed, client, client, stream), each)
+        return np.array(each)[self.of(seed, client, client, stream), np.arange(len(client))]
 
 
 @dataclass(frozen=True)
@@ -349,9 +351,7 @@ def trace(source: str | PathLike[str] | Mapping[int, Sequence[float]]) -> Trace:
     Clients are numbered 0, 1, ... in the order in which they first appear, whatever they are called in the file.
     """
     where = "the mapping given to trace" if isinstance(source, Mapping) else str(source)
-    rows = (
-        {str(name): list(values) for name, values in source.items()} if isinstance(source, Mapping) else _read(source)
-    )
+    rows = _listed(source) if isinstance(source, Mapping) else _read(source)
     if not rows or not all(rows.values()):
         raise UserError(f"{where} has no seconds for some client: give every client at least one row.")
     measured = np.concatenate([np.asarray(values, dtype=np.float64) for values in rows.values()])
@@ -359,6 +359,13 @@ def trace(source: str | PathLike[str] | Mapping[int, Sequence[float]]) -> Trace:
         raise UserError(f"{where} holds seconds that are not finite and above 0: remove or repair those rows.")
     counts = [len(values) for values in rows.values()]
     return Trace(measured, np.cumsum([0, *counts[:-1]]), where)
+
+
+def _listed(given: Mapping[int, Sequence[float]]) -> dict[str, list[float]]:
+    try:
+        return {str(name): [float(value) for value in values] for name, values in given.items()}
+    except (TypeError, ValueError):
+        raise UserError(f"a trace is {dict(given)!r:.80}: give a list of seconds for each client.") from None
 
 
 def _read(path: str | PathLike[str]) -> dict[str, list[float]]:
@@ -377,6 +384,8 @@ def _read(path: str | PathLike[str]) -> dict[str, list[float]]:
 
 def per_client(seconds: Sequence[float]) -> Trace:
     """Always the same for one client: seconds [clients]."""
+    if not np.iterable(seconds):
+        raise UserError(f"seconds is {seconds!r}: give one number above 0 for each client.")
     return trace({client: [each] for client, each in enumerate(seconds)})
 
 

@@ -8,6 +8,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import index
 
 import numpy as np
 from numpy.typing import NDArray
@@ -321,9 +322,13 @@ class Custom(Pool):
         heard, seconds = self.heard.view(), self.seconds.view()
         heard.flags.writeable = seconds.flags.writeable = False
         answer = self.function(Known(time, self.step, idle, heard, seconds, present, chance))
-        if not hasattr(answer, "__index__") or not 0 <= answer < self.clients or self.state[answer] != IDLE:
+        try:
+            client = index(answer)
+        except TypeError:
+            client = -1
+        if not 0 <= client < self.clients or self.state[client] != IDLE:
             raise UserError(f"select returned {answer!r}: return one of known.clients, who are idle.")
-        return int(answer)
+        return client
 
     def hear(self, clients: Ints, seconds: Reals) -> None:
         self.heard[clients] += 1

@@ -51,7 +51,10 @@ class Timeline:
     def __post_init__(self) -> None:
         for name, dtype in DTYPES.items():
             if getattr(self, name) is not None:
-                view: NDArray[Any] = np.ascontiguousarray(getattr(self, name), dtype=dtype).view()
+                given = np.asarray(getattr(self, name))
+                if given.dtype.kind == "f" and dtype is np.int32 and (given % 1 != 0).any():
+                    raise UserError(f"{name} of a timeline holds {given[given % 1 != 0][0]}: give whole numbers.")
+                view: NDArray[Any] = np.ascontiguousarray(given, dtype=dtype).view()
                 view.flags.writeable = False
                 object.__setattr__(self, name, view)
         same = self.clients.shape == self.versions.shape and self.times.shape == self.clients.shape[:1]

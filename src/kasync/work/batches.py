@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from kasync import counter
 from kasync.data.federated import FederatedData
 from kasync.work.protocol import Work
 
+WIDE = 256  # samples of a batch up to which one is drawn as wide as asked for, whatever the clients hold
 FEW = 8  # mini-batches up to which plain Python draws them sooner than numpy
 
 
@@ -35,6 +37,11 @@ class Batches:
     @property
     def batch_size(self) -> int:
         return self.work.batch_size
+
+    @cached_property
+    def width(self) -> int:
+        """Samples of a batch that are drawn and weighed: of a wide one no more than the largest client has."""
+        return min(self.batch_size, max(WIDE, int(np.diff(self.offsets).max(initial=0))))
 
     def draw(self, clients: NDArray[np.integer], visits: NDArray[np.integer]) -> tuple[NDArray, NDArray]:
         """Samples [n, steps, m] int64 and their weights [n, steps, m] float32, which sum to one in every batch."""
@@ -84,17 +91,18 @@ class Batches:
     def _drawn(self, clients: NDArray, visits: NDArray, steps: int) -> tuple[NDArray, NDArray]:
         start = self.offsets[clients][:, None]  # [n, 1]
         size = self.offsets[np.asarray(clients) + 1][:, None] - start
-        left = np.maximum(size[..., None] - np.arange(self.batch_size), 1).astype(np.uint64)  # [n, 1, m]
-        draws = np.arange(steps * self.batch_size).reshape(1, steps, self.batch_size)
+        places = np.arange(self.width)  # [m]
+        left = np.maximum(size[..., None] - places, 1).astype(np.uint64)  # [n, 1, m]
+        draws = (np.arange(steps)[:, None] * self.batch_size + places)[None]  # [1, steps, m]
         who, when = clients[:, None, None], visits[:, None, None]
         ranks = (counter.bits(self.seed, counter.Stream.BATCHES, who, when, draws) % left).astype(np.int64)
-        picked = np.empty((self.batch_size, len(ranks), steps), dtype=np.int64)  # [m, n, steps]
-        for draw in range(self.batch_size):
+        picked = np.empty((self.width, len(ranks), steps), dtype=np.int64)  # [m, n, steps]
+        for draw in range(self.width):
             free = np.sort(picked[:draw], axis=0) - np.arange(draw)[:, None, None]  # positions left before each picked
             picked[draw] = ranks[..., draw] + (free <= ranks[..., draw]).sum(0)  # the rank-th of those left
         positions = np.moveaxis(picked, 0, -1)  # [n, steps, m]
         used = np.minimum(size, self.batch_size)[..., None]  # [n, 1, 1]
-        real = np.arange(self.batch_size) < used
+        real = places < used
         samples = self.indices[np.where(real, start[..., None] + positions, start[..., None])].astype(np.int64)
         return samples, (real / used).astype(np.float32) * np.ones_like(positions, dtype=np.float32)
 

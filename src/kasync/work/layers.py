@@ -223,6 +223,12 @@ def _read(module: nn.Module, start: int) -> Any | None:
     return None
 
 
+def _changed(module: nn.Module) -> bool:
+    """Whether hooks, or a forward of its own, make a module compute something else than its class does."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(hooks) or "forward" in vars(module)
+
+
 def _flattened(model: nn.Module) -> list[nn.Module]:
     return [leaf for child in model for leaf in _flattened(child)] if type(model) is nn.Sequential else [model]
 
@@ -237,7 +243,7 @@ class Chain:
     def of(cls, model: nn.Module) -> Chain | None:
         """The chain that computes what the model does, or None if it is of another kind."""
         layers, start = [], 0
-        if not all(parameter.requires_grad for parameter in model.parameters()):
+        if not all(parameter.requires_grad for parameter in model.parameters()) or any(map(_changed, model.modules())):
             return None
         for module in _flattened(model):
             layer = _read(module, start)

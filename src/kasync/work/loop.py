@@ -446,15 +446,19 @@ class Bench:
         loss = lambda model, batch: self.objective.mean(model, *parts(batch))  # noqa: E731
         client = Client(visit.client, visit.number, visit.steps_before, loss, dict(visit.state), sent.extras)
         told = self.work.train(self.model, batches, client)
+        self.mode(True)  # whatever the loop left it in: which client comes next on this bench is chance
         for parameter in self.params:
             parameter.grad = None
+            parameter.requires_grad_(True)
         if told is None:
-            trained = self.flat.clone()
-            self.load(sent)
+            trained, statistics = self.flat.clone(), [buffer.clone() for buffer in self.statistics.values()]
+            self.load(sent, visit.state if self.buffers == "local" else None)
             with torch.no_grad():
                 told = self.objective.mean(self.model, *self._batch(visit, 0, inputs, labels))
             self.flat.copy_(trained)
             self.loaded = None
+            for buffer, value in zip(self.statistics.values(), statistics, strict=True):
+                buffer.copy_(value)
         self._check_windows()
         kept, extras = _tensors("state", client.state), _tensors("extras", client.extras)
         return _number(told).to(self.flat.device), kept, extras

@@ -181,7 +181,8 @@ def _same(outputs: Tensor, labels: Tensor) -> Tensor:
 def correct(outputs: Tensor, labels: Tensor | None, classes: int) -> Tensor:
     """[n] float64, the share of each sample's labels that are right.
 
-    NaN where nothing is a class, or where the outputs are no scores: one for each class, or for each mark.
+    NaN where nothing is a class (in one sample: where all its labels are -100), or where the outputs are no scores: one
+    for each class, or for each mark.
     """
     nothing = torch.full((len(outputs),), torch.nan, dtype=torch.float64, device=outputs.device)
     if labels is None or labels.is_floating_point() or (labels.dtype != torch.bool and not classes):
@@ -193,11 +194,11 @@ def correct(outputs: Tensor, labels: Tensor | None, classes: int) -> Tensor:
     scores = scores_in(outputs, labels)
     if scores is None or scores.shape[-1] < classes:
         return nothing
-    if labels.dim() == 1:
-        return (scores.argmax(1) == labels).double()
     counted = labels != IGNORED
+    if labels.dim() == 1:
+        return (scores.argmax(1) == labels).double().masked_fill(~counted, torch.nan)
     right = ((scores.argmax(-1) == labels) & counted).flatten(1).sum(1)
-    return right.double() / counted.flatten(1).sum(1).clamp(min=1)
+    return right.double() / counted.flatten(1).sum(1)  # 0 / 0 is NaN
 
 
 def _device(inputs: Inputs) -> str:

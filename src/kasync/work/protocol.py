@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -66,6 +67,10 @@ class Work:
         for name in ("steps", "epochs"):
             if getattr(self, name) is not None:
                 checks.count(name, getattr(self, name))
+
+    def __str__(self) -> str:
+        """As it is represented, without addresses in memory, which are others in the next process."""
+        return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(self))
 
     def batches(self, sizes: NDArray[np.integer]) -> NDArray[np.int64]:
         """Mini-batches of one visit, for clients with so many samples."""

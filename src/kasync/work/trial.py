@@ -231,6 +231,11 @@ def refuse_empty(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and not parameter.is_floating_point():
             raise UserError(f"the model's parameter {name} is {parameter.dtype}: train floating-point parameters.")
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise UserError(
+                f"the model's parameter {name} has a hook, which a copy of the model has not: change the gradient in a "
+                "training loop of your own, work=Custom(loop, ...), or in the model's forward."
+            )
 
 
 def tried(model: nn.Module, data: FederatedTensors, objective: Objective) -> Traits:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import MISSING, asdict, dataclass, field, fields
+from numbers import Integral
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -105,9 +106,14 @@ class Split(ABC):
         """The same for bare labels [N] (and groups [N], who made each sample)."""
         if len(labels) == 0:
             raise UserError("there are no samples to share out: load a data set that has some.")
-        if clients is not None and clients < 1:
-            raise UserError(f"clients is {clients}, but must be at least 1.")
-        indices, offsets = self.lists(np.asarray(labels), clients, seed, groups)
+        if clients is not None:
+            if not isinstance(clients, Integral) or isinstance(clients, bool):
+                raise UserError(f"clients is {clients!r}: give a whole number, 100, say.")
+            if clients < 1:
+                raise UserError(f"clients is {clients}, but must be at least 1.")
+        if not isinstance(seed, Integral):
+            raise UserError(f"seed is {seed!r}: give a whole number.")
+        indices, offsets = self.lists(self._classes(labels), clients, int(seed), groups)
         empty = np.flatnonzero(np.diff(offsets) == 0)
         if len(empty) and not self.allow_empty:
             others = f" and {len(empty) - 1} more" if len(empty) > 1 else ""
@@ -117,6 +123,21 @@ class Split(ABC):
             )
         settings = {name: value for name, value in asdict(self).items() if name != "allow_empty" or value}
         return Partition(indices, offsets, self.kind, settings)
+
+    def _classes(self, given: Any) -> NDArray[np.integer]:
+        """The labels as whole numbers [N]; words are numbered in alphabetical order."""
+        labels = np.asarray(given)
+        if not self.by_class:
+            return labels
+        if labels.dtype.kind in "UO" and labels.ndim == 1 and all(isinstance(label, str) for label in labels.tolist()):
+            return np.unique(labels.astype(np.str_), return_inverse=True)[1]
+        whole = labels.dtype.kind in "iub" or (labels.dtype.kind == "f" and bool((labels % 1 == 0).all()))
+        if not whole or labels.ndim != 1:
+            raise UserError(
+                f"{self.kind} shares classes out, and the labels are {labels.dtype} {list(labels.shape)}: give one "
+                "class for each sample, a word or a whole number, or use iid, quantity or natural."
+            )
+        return np.unique(labels, return_inverse=True)[1] if labels.min(initial=0) < 0 else labels
 
     @abstractmethod
     def lists(
