@@ -1,6 +1,7 @@
 """Comparisons in Python: paired runs, numbers a person can check, resumption, failures that are marked."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -199,6 +200,14 @@ def test_a_loss_is_better_when_it_is_lower(task):
     assert found.table.loc["good", "best"] <= found.table.loc["good", "final"]
     with pytest.raises(UserError, match="unknown metric 'f1'"):
         kasync.compare(**task, rules=[plain(0.5)], seeds=1, metric="f1")
+
+
+@pytest.mark.parametrize(
+    ("metric", "lower"),
+    [("test_loss", True), ("perplexity", True), ("rmse", True), ("word_error", True), ("mae", True), ("f1", False)],
+)
+def test_errors_and_losses_are_known_by_their_names(three, metric, lower):
+    assert replace(three, metric=metric, lower_is_better=None).lower_is_better == lower
 
 
 def test_save_and_load_keep_everything(three, tmp_path):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "kasync comparison", 1
 AXIS_WORDS = {"step": "server step", "time": "virtual time", "updates": "client updates"}
 SAVED = ("rules", "metric", "lower_is_better", "baseline", "varies", "about", "tuned")  # as they are
-LOWER = ("loss", "error", "perplexity")  # a measure that ends so is better when it is lower
+LOWER = ("loss", "error", "perplexity", "mse", "mae")  # a measure that ends so is better when it is lower
 
 
 @dataclass(eq=False)
