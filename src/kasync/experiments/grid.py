@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from kasync import files
 from kasync.errors import UserError, unknown
@@ -193,8 +196,6 @@ def make_local(
 
 def _own_stream() -> None:
     """A CUDA stream for this thread alone, so that small steps of several runs overlap."""
-    import torch
-
     torch.cuda.set_stream(torch.cuda.Stream())  # type: ignore[no-untyped-call]
 
 
@@ -234,10 +235,6 @@ def reason(problem: Exception, folder: Path) -> str:
 
 def _tidy(device: str) -> None:
     """Give a finished run's memory back once little is left: the next run asks the driver how much there is."""
-    import gc
-
-    import torch
-
     free, total = torch.cuda.mem_get_info(device)
     if free < total / 2:
         gc.collect()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
+import kasync
 from kasync import components, files
 from kasync.errors import UserError, unknown
 
@@ -183,20 +184,16 @@ def _as_table(value: Any) -> Any:
 
 def facts_of(kind: str) -> Facts:
     """What is known of the rule behind a kind of [rule]; a misspelt one is an error that names the nearest."""
-    from kasync import rules
-
     if kind == FRESH:
-        return replace(rules.facts("kasync_sgd"), title="no staleness", place=6)
-    if kind not in rules.RULES and not components.is_own(kind):
-        raise unknown("rule", kind, [*rules.RULES, FRESH])
-    return rules.facts(kind)
+        return replace(kasync.rules.facts("kasync_sgd"), title="no staleness", place=6)
+    if kind not in kasync.rules.RULES and not components.is_own(kind):
+        raise unknown("rule", kind, [*kasync.rules.RULES, FRESH])
+    return kasync.rules.facts(kind)
 
 
 def built_in(label: str) -> Facts | None:
     """The facts of a built-in rule; a variant has a label of its own."""
-    from kasync import rules
-
-    return facts_of(label) if label == FRESH or label in rules.RULES else None
+    return facts_of(label) if label == FRESH or label in kasync.rules.RULES else None
 
 
 def title_of(label: str) -> str:
