@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
 
 LONGEST = 200  # letters of a name that is quoted
 
@@ -19,3 +21,11 @@ def unknown(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> 
         hint = f"{hint[:-1]}, {otherwise}{hint[-1]}"
     shown = name if len(str(name)) <= LONGEST else f"{name[:LONGEST]}..."
     return UserError(f"unknown {kind} {shown!r}: {hint}")
+
+
+def optional(module: str, sentence: str) -> Any:
+    """A module of a package that kasync can do without, or the sentence that says how to get it."""
+    try:
+        return import_module(module)
+    except ImportError as problem:
+        raise UserError(sentence) from problem

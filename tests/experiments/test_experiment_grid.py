@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -339,7 +340,12 @@ def test_runs_that_round_share_a_gpu_with_no_other_thread(mine, tmp_path, monkey
     }
     made, threads = [], []
     monkeypatch.setattr(grid, "_make_stack", lambda stack, out, display, stop, spread: made.extend(stack))
-    monkeypatch.setattr(grid, "_side_by_side", lambda work, jobs, stop: (threads.append(jobs), work()))
+
+    def pool(lanes, initializer):
+        threads.append(lanes)
+        return ThreadPoolExecutor(lanes)
+
+    monkeypatch.setattr(grid, "ThreadPoolExecutor", pool)
     assert grid.make_local(runs, tmp_path, Display(), 8, {}) == []
     assert sorted(made) == sorted(runs)
     assert threads == ([lanes] if lanes > 1 else [])

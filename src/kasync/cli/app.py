@@ -50,9 +50,7 @@ def rules(name: Name = None, as_json: AsJson = False) -> None:
 
     Example: `kasync rules wkafl`
     """
-    from kasync import rules as known
-
-    rows = [_described(known.facts(each)) for each in (known.RULES if name is None else [name])]
+    rows = [_described(kasync.rules.facts(each)) for each in (kasync.rules.RULES if name is None else [name])]
     if as_json:
         show.value(rows)
     elif name is None:
@@ -85,13 +83,11 @@ def ls(root: Root = "", as_json: AsJson = False) -> None:
 
     Example: `kasync data ls --root ~/data`
     """
-    from kasync import data as sets
-
     rows = []
-    for name in sets.names():
+    for name in kasync.data.names():
         row: dict[str, Any] = {"name": name, **dict.fromkeys(("here", "train", "test", "classes", "about"))}
         try:
-            found = sets.load(name, root or None)
+            found = kasync.data.load(name, root or None)
             row |= {"here": True, "train": len(found.train), "test": len(found.test)}
             row |= {"classes": found.classes, "about": found.source}
         except UserError as problem:

@@ -10,8 +10,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
+import kasync
 from kasync import experiments, timelines
 from kasync.cli import show
 from kasync.cli.options import AsJson, Flags, Picture, Quiet, RuleName, choice, numbers, pairs, takes
@@ -344,24 +346,19 @@ def timed(settings: RunSettings) -> dict[str, Any]:
     The records of a piece of steps come together when all of them are computed, so the clock is read between pieces.
     Steps are timed far from the end of the timeline: what is never delivered any more is not computed.
     """
-    import numpy as np
-
-    from kasync import models, simulate
-    from kasync.data.federated import from_arrays
-    from kasync.experiments.build import rule_of, timeline_of, work_of
     from kasync.simulator.plan import CHUNK
 
-    rng = np.random.default_rng(settings.seed)
+    build, rng = experiments.build, np.random.default_rng(settings.seed)
     shape = SHAPES.get(settings.model, (1, 28, 28))
     inputs = rng.integers(0, 256, (SAMPLES, *shape), dtype=np.uint8)  # [N, C, H, W]
     labels = rng.integers(0, CLASSES, SAMPLES)
     parts = [rng.integers(0, SAMPLES, 20) for _ in range(settings.clients)]
-    data = from_arrays(inputs, labels, inputs[:10], labels[:10], parts, CLASSES)
-    model = models.build(settings.model, shape, settings.seed, CLASSES)
+    data = kasync.data.from_arrays(inputs, labels, inputs[:10], labels[:10], parts, CLASSES)
+    model = kasync.models.build(settings.model, shape, settings.seed, CLASSES)
     tail = 5 * settings.clients // settings.k
     whole = replace(settings, steps=CHUNK + settings.steps + tail)
-    rule, timeline, work = rule_of(settings, None), timeline_of(whole), work_of(settings)
-    simulation = simulate(model, data, rule, timeline, work, device=settings.device, evaluate_every=whole.steps)
+    rule, timeline, work = build.rule_of(settings, None), build.timeline_of(whole), build.work_of(settings)
+    simulation = kasync.simulate(model, data, rule, timeline, work, device=settings.device, evaluate_every=whole.steps)
     ends = {}  # step -> when the piece that ends with it was there; the first one is the warm-up
     for record in simulation:
         if record.step == simulation.done:

@@ -13,21 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from kasync import experiments, files, report, timelines
-from kasync.cli import show
-from kasync.cli.options import (
-    CLUSTER,
-    GRID,
-    AsJson,
-    Out,
-    Quiet,
-    RuleName,
-    Staleness,
-    Track,
-    names,
-    of_the_run,
-    pairs,
-    takes,
-)
+from kasync.cli import options, show
+from kasync.cli.options import CLUSTER, GRID, AsJson, Out, Quiet, RuleName, Staleness, Track, takes
 from kasync.errors import UserError, unknown
 from kasync.experiments.experiment import DEMO, comparison, merged, settings_for
 from kasync.experiments.experiment import read as read_experiment
@@ -70,7 +57,7 @@ def run(
 
     Example: `kasync run --rule wkafl --dataset digits --clients 300 -k 10 --steps 500 --out my-run`
     """
-    of_run, of_rule = of_the_run(pairs(set_))
+    of_run, of_rule = options.of_the_run(options.pairs(set_))
     given, of_rule = of_run | given, of_rule | ({} if lr is None else {"lr": lr})
     if timeline is not None:
         given |= _from_timeline(timeline, given)
@@ -181,12 +168,12 @@ def compare(
 
     Example: `kasync compare --rules mine.py:fair,fedbuff --dataset mine.py:load --model mine.py:Net --seeds 5 --tune 8`
     """
-    chosen = names([STANDARD] if rules is None else rules)
+    chosen = options.names([STANDARD] if rules is None else rules)
     if chosen is None:
         raise UserError("rules is empty: name some, such as wkafl,fedbuff.")
     if seeds < 1:
         raise UserError(f"seeds = {seeds}: give at least 1.")
-    of_run, of_rules = _by_rule(pairs(set_), chosen)
+    of_run, of_rules = _by_rule(options.pairs(set_), chosen)
     given = of_run | {"dataset": "digits", **given}
     silent = quiet or as_json
     with show.interruptible():
@@ -206,7 +193,7 @@ def compare(
 
 def _by_rule(given: Mapping[str, Any], chosen: list[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Settings of the run, such as optimizer, and settings by rule."""
-    of_run, found = of_the_run(given)
+    of_run, found = options.of_the_run(given)
     by_rule: dict[str, dict[str, Any]] = {}
     for name, value in found.items():
         rule, dot, setting = name.rpartition(".")

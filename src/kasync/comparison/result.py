@@ -12,7 +12,7 @@ import numpy as np
 
 from kasync import files, notebook, statistics
 from kasync import verdict as verdicts
-from kasync.errors import UserError, unknown
+from kasync.errors import UserError, optional, unknown
 from kasync.experiments.experiment import Contender, Experiment, Task
 from kasync.experiments.store import Run
 from kasync.report import results as reading
@@ -273,8 +273,4 @@ def _of(run: Run, metric: str, what: Any) -> float | None:
 
 
 def _pandas() -> Any:
-    try:
-        import pandas
-    except ImportError as problem:
-        raise UserError("tables need pandas: pip install 'kasync[compare]'.") from problem
-    return pandas
+    return optional("pandas", "tables need pandas: pip install 'kasync[compare]'.")

@@ -93,12 +93,9 @@ def listed(folder: Path) -> list[dict[str, Any]]:
             runs = {cell["key"]: store.run(cell["key"]) for cell in mine}
             done = [run for run in runs.values() if run.finished]
             row = {"store": path.as_posix(), "experiment": name, "finished": len(done), "planned": len(runs)}
-            row |= {"tasks": len(about["tasks"]), "rules": len(about["rules"])}
-            row |= {
-                "seeds": len({cell["seed"] for cell in mine}),
-                "device": _all(run.made.get("device") for run in done),
-            }
-            rows.append(row | {"precision": _all(cell.get("precision") for cell in mine)})
+            seeds, devices = {cell["seed"] for cell in mine}, _all(run.made.get("device") for run in done)
+            row |= {"tasks": len(about["tasks"]), "rules": len(about["rules"]), "seeds": len(seeds)}
+            rows.append(row | {"device": devices, "precision": _all(cell.get("precision") for cell in mine)})
         if loose := len(set(store.every()) - {cell["key"] for cell in cells}):
             rows.append({"store": path.as_posix(), "experiment": "(runs of no experiment)", "finished": loose})
     return rows

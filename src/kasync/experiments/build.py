@@ -1,8 +1,9 @@
-"""Objects from settings: a model, data, a rule, a timeline, work, a loss and metrics, built in or of the user's."""
+"""Settings completed and checked, and objects from them: model, data, rule, timeline, work, loss and metrics."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import threading
 from collections.abc import Mapping
@@ -13,30 +14,34 @@ from typing import Any
 import torch
 from torch import nn
 
-from kasync import components, data, discounts, faults, models, optimizers, parts, rules, schedules, theory
+from kasync import checks, components, data, faults, fingerprint, models, optimizers, parts, rules, schedules, theory
 from kasync.core import Part, Rule
 from kasync.data import Dataset, FederatedData
+from kasync.data.federated import SCALES
+from kasync.discounts import Hinge, Inverse, NoDiscount, Polynomial
 from kasync.errors import UserError, unknown
-from kasync.experiments.settings import NO_RULE, OURS, RunSettings, facts_of
+from kasync.experiments.settings import EVALUATIONS, FRESH, NO_RULE, OURS, SERVER_SAMPLES, Choice, RunSettings, facts_of
 from kasync.faults import Fault
 from kasync.faults.draws import chances
 from kasync.faults.kinds import ArrivalFault, listed
 from kasync.parts.trust import ServerGradient
 from kasync.simulator import Simulation, server_gradient, simulate
+from kasync.simulator.memory import HOLDS
+from kasync.simulator.plan import STALENESS
+from kasync.simulator.validation import check_device
 from kasync.timelines import Timeline
 from kasync.timelines import settings as described
+from kasync.timelines.checks import sizes
 from kasync.work import Gradient, Local, LocalSGD, Work
 
 WORKS: dict[str, type] = {"gradient": Gradient, "local_sgd": LocalSGD, "local": Local}
 OPTIMIZERS = optimizers.NAMED
-DISCOUNTS: dict[str, type] = {
-    "none": discounts.NoDiscount,
-    "polynomial": discounts.Polynomial,
-    "hinge": discounts.Hinge,
-    "inverse": discounts.Inverse,
-}
+DISCOUNTS: dict[str, type] = {"none": NoDiscount, "polynomial": Polynomial, "hinge": Hinge, "inverse": Inverse}
 DECIDE_DATA = ("dataset", "root", "data", "partition", "clients", "seed", "scale", "validation", "own")
 DECIDE_ARRIVALS = ("arrivals", "clients", "k", "seed")
+PRECISIONS = ("float32", "tf32")
+OWN = ("dataset", "model")  # that may be the user's, beside rules, works, losses and metrics
+LATER = ("allow_empty", "least", "measured")  # runs made before there was such a setting keep their names
 CLOCKS = ("clock", "phones", "traces")  # kinds of arrivals with a time for each piece of work
 KEPT = 200_000  # deliveries of a timeline that is worth its memory
 LONGER = 6  # times that a timeline is made twice as long before too few clients are left
@@ -304,3 +309,127 @@ def faults_of(settings: RunSettings) -> tuple[Fault, ...]:
     for fault in found:
         chances(fault, settings.clients, settings.seed)
     return found
+
+
+# ---- settings, completed and checked
+
+
+def resolved(settings: RunSettings) -> RunSettings:
+    """Everything filled in and checked, as far as that is possible without data."""
+    try:
+        return _completed(settings)
+    except UserError:
+        raise
+    except (ValueError, TypeError, OverflowError) as problem:  # a part refuses a number, or cannot do with a text
+        raise UserError(" ".join(f"{problem}".split()).rstrip(".") + ".") from problem
+    except MemoryError:
+        raise UserError(
+            f"clients = {settings.clients} and k = {settings.k} need more memory than there is: choose fewer."
+        ) from None
+
+
+def _completed(settings: RunSettings) -> RunSettings:
+    _check_names(settings)
+    for name, least in (("clients", 1), ("k", 1), ("steps", 1), ("seed", 0), ("evaluate_every", 0), ("accepted", 0)):
+        checks.count(name, getattr(settings, name), least)
+    sizes(settings.clients, settings.k, settings.steps)
+    share = settings.validation
+    if not 0 <= share < 1:
+        raise UserError(f"validation = {share}: give a share below 1, such as 0.1, or 0 for the test set.")
+    own_data = components.is_own(settings.dataset)
+    faulty = zip(settings.faults, faults_of(settings), strict=True)
+    settings = replace(
+        settings,
+        evaluate_every=settings.evaluate_every or max(1, settings.steps // EVALUATIONS),
+        model=settings.model or ("mlp" if own_data else models.default_for(settings.dataset)),
+        staleness="none" if settings.rule.kind == FRESH else settings.staleness,
+        arrivals=_arrivals(settings),
+        rule=_rule(settings),
+        partition=_partition(settings.partition),
+        faults=tuple(_fault(choice, fault) for choice, fault in faulty),
+    )
+    sections = {name: getattr(settings, name).kind for name in ("rule", "work")}
+    plain = {name: getattr(settings, name) for name in ("dataset", "model", "loss")}
+    named = {**plain, **sections, **{f"metric {name}": name for name in settings.metrics}}
+    own = {kind: components.load(name, kind) for kind, name in named.items() if components.is_own(name)}
+    settings = replace(settings, own={kind: fingerprint.of(code) for kind, code in own.items()})
+    _check_device(settings)
+    timeline_of(replace(settings, steps=1, faults=()))  # what needs no data: wrong numbers in a section are found
+    work_of(settings)
+    if settings.rule.kind != NO_RULE:
+        rule_of(settings, lambda params: params)
+    return settings
+
+
+def _arrivals(settings: RunSettings) -> Choice:
+    """A rule that schedules its clients itself, such as GSGM, gets the timeline it wants instead of a uniform one."""
+    if settings.rule.kind != NO_RULE and settings.arrivals.kind == "uniform":
+        return Choice(facts_of(settings.rule.kind).arrivals or "uniform", settings.arrivals.settings)
+    if settings.arrivals.kind == "file" and "path" in settings.arrivals.settings:
+        return settings.arrivals.having(fingerprint=described.stored(settings.arrivals.settings).fingerprint())
+    return settings.arrivals
+
+
+def _rule(settings: RunSettings) -> Choice:
+    """The rule with all its settings written out, and those that follow from the run filled in."""
+    kind, given = settings.rule.kind, dict(settings.rule.settings)
+    if kind == NO_RULE:
+        return Choice(NO_RULE)
+    facts = facts_of(kind)
+    parameters = facts.settings
+    own = [name for name in parameters if name != "server_gradient"]
+    ours = OURS if "server_gradient" in parameters else OURS[:1]
+    for name in given:
+        if name not in own and name not in ours:
+            raise unknown(f"setting of {kind}", name, [*own, *ours])
+    filled = facts.settings_of_run(settings.clients, settings.k)
+    values = {}
+    for name in own:
+        value = given.get(name, filled.get(name, parameters[name].default))
+        if value is inspect.Parameter.empty:
+            raise UserError(f"rule {kind!r} needs {name}: give it in [rule], or as --set {name}=VALUE.")
+        later = name in LATER and value == parameters[name].default
+        if isinstance(value, bool | int | float | str | tuple | list | Mapping) and not later:
+            values[name] = value
+    if len(ours) > 1:
+        values["server_samples"] = SERVER_SAMPLES
+        for name in OURS[1:]:
+            checks.count(name, given.get(name, SERVER_SAMPLES))
+    return settings.rule.spelled_out(values | {name: value for name, value in given.items() if name in OURS})
+
+
+def _partition(choice: Choice) -> Choice:
+    shown = vars(data.partition.build(choice.kind, **choice.settings))
+    return choice.spelled_out({name: value for name, value in shown.items() if value or name not in LATER})
+
+
+def _fault(choice: Choice, fault: Fault) -> Choice:
+    shown = {name: value for name, value in vars(fault).items() if value is not None}
+    if fault.clients is not None:
+        del shown["share"]
+    return choice.spelled_out(shown)
+
+
+def _check_names(settings: RunSettings) -> None:
+    for kind, value, options in (
+        ("dataset", settings.dataset, data.names()),
+        ("model", settings.model or "mlp", models.names()),
+        ("scale", settings.scale, SCALES),
+        ("staleness", settings.staleness, STALENESS),
+        ("optimizer", settings.optimizer, OPTIMIZERS),
+        ("precision", settings.precision, PRECISIONS),
+        ("hold", settings.hold, HOLDS),
+    ):
+        if value not in options and not (components.is_own(value) and kind in OWN):
+            raise unknown(kind, value, options)
+    for kind, name in (("loss", settings.loss), *(("metric", name) for name in settings.metrics)):
+        if name and not callable(components.load(name, kind)):
+            raise UserError(f"{kind} {name!r} is no function: name one.")
+
+
+def _check_device(settings: RunSettings) -> None:
+    if settings.device_kind not in ("cpu", "cuda"):
+        raise UserError(f"device = {settings.device!r}: give 'cpu', or 'cuda' for a GPU.")
+    check_device(settings.device)
+    if settings.precision == "tf32" and settings.device_kind != "cuda":
+        raise UserError(f"precision = 'tf32' on device {settings.device!r}: it is for a GPU, choose device 'cuda'.")

@@ -165,11 +165,10 @@ class Experiment:
         A rule that competes at several rates stands for all of them.
         """
         every, contenders = [task.name for task in self.tasks], self.rules
-        fitting = {pattern: [name for name in every if fnmatchcase(name, pattern)] for pattern in tasks or ()}
-        for pattern, found in fitting.items():
-            if not found:
+        for pattern in tasks or ():
+            if not any(fnmatchcase(name, pattern) for name in every):
                 raise unknown(f"task of {self.name}", pattern, every)
-        kept = [task for task in self.tasks if tasks is None or any(task.name in each for each in fitting.values())]
+        kept = [task for task in self.tasks if tasks is None or any(fnmatchcase(task.name, each) for each in tasks)]
         if rules:
             known = {each.label: each for each in self.rules}
             at_rates = {rule: [each for each in self.rules if each.of == rule] for rule in rules}

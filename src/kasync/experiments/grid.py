@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from kasync import files
 from kasync.errors import UserError, unknown
@@ -155,15 +159,15 @@ def make_local(
     rounded = any(one.precision == "tf32" for one in runs.values())  # PyTorch's switch is the process's
     lanes = min(LANES, jobs) if on_gpu and not rounded and not spread else 1
     most = jobs // lanes if on_gpu and not spread else 1
-    queue, guard, stop = stacks(runs, most), threading.Lock(), threading.Event()
     failed: list[tuple[str, str]] = []
-    broken: list[BaseException] = []
+    stop = threading.Event()
 
     def attempt(stack: Mapping[str, Wanted]) -> None:
         try:
-            _make_stack(stack, out, display, stop, spread)
+            if not stop.is_set():
+                _make_stack(stack, out, display, stop, spread)
         except Stopped:
-            raise
+            return
         except Exception as problem:
             if len(stack) > 1:  # one of them is at fault, and the others need not fail with it
                 for name, one in stack.items():
@@ -173,27 +177,26 @@ def make_local(
             failed.append((name, reason(problem, out / "runs" / name)))
             display.failed(*failed[-1])
 
-    def work() -> None:
-        try:
-            while not stop.is_set():
-                with guard:
-                    stack = next(queue, None)
-                if stack is None:
-                    return
-                attempt(stack)
-        except Stopped:
-            return
-        except BaseException as problem:
-            broken.append(problem)
-            stop.set()
-
     if lanes == 1:
-        work()
-    else:
-        _side_by_side(work, lanes, stop)
-    if broken:
-        raise broken[0]
+        for stack in stacks(runs, most):
+            attempt(stack)
+        return failed
+    with ThreadPoolExecutor(lanes, initializer=_own_stream) as pool:
+        waiting = [pool.submit(attempt, stack) for stack in stacks(runs, most)]
+        try:
+            for each in waiting:
+                while wait([each], timeout=0.2).not_done:  # in short waits, so that Ctrl-C is heard
+                    pass
+                each.result()
+        except BaseException:
+            stop.set()
+            raise
     return failed
+
+
+def _own_stream() -> None:
+    """A CUDA stream for this thread alone, so that small steps of several runs overlap."""
+    torch.cuda.set_stream(torch.cuda.Stream())  # type: ignore[no-untyped-call]
 
 
 def _make_stack(
@@ -232,36 +235,10 @@ def reason(problem: Exception, folder: Path) -> str:
 
 def _tidy(device: str) -> None:
     """Give a finished run's memory back once little is left: the next run asks the driver how much there is."""
-    import gc
-
-    import torch
-
     free, total = torch.cuda.mem_get_info(device)
     if free < total / 2:
         gc.collect()
         torch.cuda.empty_cache()
-
-
-def _side_by_side(work: Callable[[], None], lanes: int, stop: threading.Event) -> None:
-    """So many threads, each with a CUDA stream of its own, so that small steps of several runs overlap."""
-    import torch
-
-    def in_stream() -> None:
-        with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
-            work()
-
-    threads = [threading.Thread(target=in_stream, daemon=True) for _ in range(lanes)]
-    for thread in threads:
-        thread.start()
-    try:
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(0.2)  # in short waits, so that Ctrl-C is heard
-    except BaseException:
-        stop.set()
-        for thread in threads:
-            thread.join(30)
-        raise
 
 
 def stacks(runs: Mapping[str, Wanted], most: int) -> Iterator[dict[str, Wanted]]:

@@ -25,48 +25,41 @@ def make_all(
     runs: Mapping[str, RunSettings], out: Path, display: Display, jobs: int, address: str | None
 ) -> list[tuple[str, str]]:
     """Make the runs, `jobs` on each GPU or one on each core; the runs that failed, with their sentences."""
+    import ray
+
     from kasync.simulator.ray import connect, disconnect, dismiss
 
     ours = connect(address)
     dismiss()
     folder = files.make_folder(out.resolve() / "runs")
     sign = folder / f".seen-{uuid.uuid4().hex}"  # who sees it works on the disk of this process
+    passed_on = {name: os.environ[name] for name in ("KASYNC_DATA", "KASYNC_CACHE") if name in os.environ}
+    waiting, failed = {}, []
     try:
         sign.touch()
-        return _gathered(runs, folder, sign, display, jobs)
+        for name, settings in runs.items():
+            share = {"num_gpus": 1 / jobs} if settings.device.startswith("cuda") else {"num_cpus": 1}
+            task: Any = ray.remote(max_retries=RETRIES, **share)(_one)  # type: ignore[call-overload]
+            begun = _files(folder / name)
+            waiting[task.remote(settings.table(), str(folder / name), str(sign), begun, passed_on)] = name
+            display.start(name, settings.steps)
+        while waiting:
+            (ready,), _ = ray.wait(list(waiting), num_returns=1)
+            name = waiting.pop(ready)
+            try:
+                summary, why, found = ray.get(ready)
+                _put(folder / name, found or {})
+            except Exception as problem:  # of Ray: its worker or node died too often, or was full
+                summary, why = {}, grid.reason(problem, folder / name)
+            if why is None:
+                display.done(name, summary)
+            else:
+                failed.append((name, why))
+                display.failed(name, why)
     finally:
         sign.unlink(missing_ok=True)
         if ours:
             disconnect()
-
-
-def _gathered(
-    runs: Mapping[str, RunSettings], folder: Path, sign: Path, display: Display, jobs: int
-) -> list[tuple[str, str]]:
-    import ray
-
-    waiting = {}
-    passed_on = {name: os.environ[name] for name in ("KASYNC_DATA", "KASYNC_CACHE") if name in os.environ}
-    for name, settings in runs.items():
-        share = {"num_gpus": 1 / jobs} if settings.device.startswith("cuda") else {"num_cpus": 1}
-        task: Any = ray.remote(max_retries=RETRIES, **share)(_one)  # type: ignore[call-overload]
-        begun = _files(folder / name)
-        waiting[task.remote(settings.table(), str(folder / name), str(sign), begun, passed_on)] = name
-        display.start(name, settings.steps)
-    failed = []
-    while waiting:
-        (ready,), _ = ray.wait(list(waiting), num_returns=1)
-        name = waiting.pop(ready)
-        try:
-            summary, why, found = ray.get(ready)
-            _put(folder / name, found or {})
-        except Exception as problem:  # of Ray: its worker or node died too often, or was full
-            summary, why = {}, grid.reason(problem, folder / name)
-        if why is None:
-            display.done(name, summary)
-        else:
-            failed.append((name, why))
-            display.failed(name, why)
     return failed
 
 

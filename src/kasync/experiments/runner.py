@@ -142,22 +142,15 @@ def run_together(
                 room = (share * memory.capacity if room is None else room) - memory.own
                 if room < memory.own:
                     break
-            summaries += _stacked(opened, tell, stop)
+            began = time.monotonic()
+            for _ in together([each.simulation for each in opened]):
+                for each in opened:
+                    tell(each.folder, each.simulation.latest)
+                if stop():
+                    raise Stopped
+            seconds = (time.monotonic() - began) / len(opened)
+            summaries += [closed(each, seconds, False, len(opened)) for each in opened]
     return summaries
-
-
-def _stacked(
-    opened: Sequence[Opened], tell: Callable[[Path, Record], None], stop: Callable[[], bool]
-) -> list[dict[str, Any]]:
-    """Make these runs as one stack; what they leave behind."""
-    began = time.monotonic()
-    for _ in together([one.simulation for one in opened]):
-        for one in opened:
-            tell(one.folder, one.simulation.latest)
-        if stop():
-            raise Stopped
-    each = (time.monotonic() - began) / len(opened)
-    return [closed(one, each, False, len(opened)) for one in opened]
 
 
 def finished(folder: Path) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import re
 from collections.abc import Mapping
@@ -11,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-from kasync import checks, components, files
+import kasync
+from kasync import components, files
 from kasync.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ OPTIONAL = ("faults", "data", "model_settings", "loss", "metrics", "own")  # wri
 EVALUATIONS = 50  # in a run whose settings do not say
 OURS = ("without", "server_samples", "server_classes", "server_batch")  # settings of [rule] that are not the rule's own
 SERVER_SAMPLES = 100  # that a server which needs a gradient of its own holds
-PRECISIONS = ("float32", "tf32")
-OWN = ("dataset", "model")  # that may be the user's, beside rules, works, losses and metrics
 NO_RULE = "none"  # the timeline is made and measured, nothing is trained
 FRESH = "fresh"  # K-async SGD in the limit without staleness
 
@@ -55,7 +53,6 @@ class Choice:
         return Choice(self.kind, {n: list(v) if isinstance(v, tuple) else v for n, v in settings.items()})
 
 
-LATER = ("allow_empty", "least", "measured")  # runs made before there was such a setting keep their names
 EXAMPLES = {"partition": "labels", "arrivals": "uniform", "rule": "wkafl", "work": "gradient", "faults": "flip_sign"}
 
 
@@ -142,16 +139,9 @@ class RunSettings:
 
     def resolved(self) -> RunSettings:
         """Everything filled in and checked, as far as that is possible without data."""
-        try:
-            return _resolved(self)
-        except UserError:
-            raise
-        except (ValueError, TypeError, OverflowError) as problem:  # a part refuses a number, or cannot do with a text
-            raise UserError(" ".join(f"{problem}".split()).rstrip(".") + ".") from problem
-        except MemoryError:
-            raise UserError(
-                f"clients = {self.clients} and k = {self.k} need more memory than there is: choose fewer."
-            ) from None
+        from kasync.experiments.build import resolved  # which needs torch
+
+        return resolved(self)
 
 
 KINDS: dict[Any, tuple[type, str]] = {
@@ -189,161 +179,24 @@ def _as_table(value: Any) -> Any:
     return value.table() if isinstance(value, Choice) else dict(value) if isinstance(value, Mapping) else value
 
 
-# ---- completed and checked
-
-
-def _resolved(settings: RunSettings) -> RunSettings:
-    from kasync import models
-    from kasync.experiments import build
-    from kasync.timelines.checks import sizes
-
-    _check_names(settings)
-    for name, least in (("clients", 1), ("k", 1), ("steps", 1), ("seed", 0), ("evaluate_every", 0), ("accepted", 0)):
-        checks.count(name, getattr(settings, name), least)
-    sizes(settings.clients, settings.k, settings.steps)
-    share = settings.validation
-    if not 0 <= share < 1:
-        raise UserError(f"validation = {share}: give a share below 1, such as 0.1, or 0 for the test set.")
-    own_data = components.is_own(settings.dataset)
-    build.faults_of(settings)  # as long as there are clients to have them
-    settings = replace(
-        settings,
-        evaluate_every=settings.evaluate_every or max(1, settings.steps // EVALUATIONS),
-        model=settings.model or ("mlp" if own_data else models.default_for(settings.dataset)),
-        staleness="none" if settings.rule.kind == FRESH else settings.staleness,
-        arrivals=_arrivals(settings),
-        rule=_rule(settings),
-        partition=_partition(settings.partition),
-        faults=tuple(_fault(fault) for fault in settings.faults),
-    )
-    settings = replace(settings, own=_fingerprints(settings))
-    _check_device(settings)
-    build.timeline_of(replace(settings, steps=1, faults=()))  # what needs no data: wrong numbers in a section are found
-    build.work_of(settings)
-    if settings.rule.kind != NO_RULE:
-        build.rule_of(settings, lambda params: params)
-    return settings
-
-
-def _fingerprints(settings: RunSettings) -> dict[str, str]:
-    """Of the code of everything that is named module:name, so that another code is another run."""
-    from kasync import fingerprint
-
-    sections = {name: getattr(settings, name).kind for name in ("rule", "work")}
-    plain = {name: getattr(settings, name) for name in ("dataset", "model", "loss")}
-    named = {**plain, **sections, **{f"metric {name}": name for name in settings.metrics}}
-    own = {kind: name for kind, name in named.items() if components.is_own(name)}
-    return {kind: fingerprint.of(components.load(name, kind)) for kind, name in own.items()}
-
-
-def _arrivals(settings: RunSettings) -> Choice:
-    """A rule that schedules its clients itself, such as GSGM, gets the timeline it wants instead of a uniform one."""
-    if settings.rule.kind != NO_RULE and settings.arrivals.kind == "uniform":
-        return Choice(facts_of(settings.rule.kind).arrivals or "uniform", settings.arrivals.settings)
-    if settings.arrivals.kind == "file" and "path" in settings.arrivals.settings:
-        from kasync.timelines.settings import stored
-
-        return settings.arrivals.having(fingerprint=stored(settings.arrivals.settings).fingerprint())
-    return settings.arrivals
-
-
-def _rule(settings: RunSettings) -> Choice:
-    """The rule with all its settings written out, and those that follow from the run filled in."""
-    kind, given = settings.rule.kind, dict(settings.rule.settings)
-    if kind == NO_RULE:
-        return Choice(NO_RULE)
-    facts = facts_of(kind)
-    parameters = facts.settings
-    own = [name for name in parameters if name != "server_gradient"]
-    ours = OURS if "server_gradient" in parameters else OURS[:1]
-    for name in given:
-        if name not in own and name not in ours:
-            raise unknown(f"setting of {kind}", name, [*own, *ours])
-    filled = facts.settings_of_run(settings.clients, settings.k)
-    values = {}
-    for name in own:
-        value = given.get(name, filled.get(name, parameters[name].default))
-        if value is inspect.Parameter.empty:
-            raise UserError(f"rule {kind!r} needs {name}: give it in [rule], or as --set {name}=VALUE.")
-        later = name in LATER and value == parameters[name].default
-        if isinstance(value, bool | int | float | str | tuple | list | Mapping) and not later:
-            values[name] = value
-    if len(ours) > 1:
-        values["server_samples"] = SERVER_SAMPLES
-        for name in OURS[1:]:
-            checks.count(name, given.get(name, SERVER_SAMPLES))
-    return settings.rule.spelled_out(values | {name: value for name, value in given.items() if name in OURS})
+# ---- what is known of rules
 
 
 def facts_of(kind: str) -> Facts:
     """What is known of the rule behind a kind of [rule]; a misspelt one is an error that names the nearest."""
-    from kasync import rules
-
     if kind == FRESH:
-        return replace(rules.facts("kasync_sgd"), title="no staleness", place=6)
-    if kind not in rules.RULES and not components.is_own(kind):
-        raise unknown("rule", kind, [*rules.RULES, FRESH])
-    return rules.facts(kind)
+        return replace(kasync.rules.facts("kasync_sgd"), title="no staleness", place=6)
+    if kind not in kasync.rules.RULES and not components.is_own(kind):
+        raise unknown("rule", kind, [*kasync.rules.RULES, FRESH])
+    return kasync.rules.facts(kind)
 
 
 def built_in(label: str) -> Facts | None:
     """The facts of a built-in rule; a variant has a label of its own."""
-    from kasync import rules
-
-    return facts_of(label) if label == FRESH or label in rules.RULES else None
+    return facts_of(label) if label == FRESH or label in kasync.rules.RULES else None
 
 
 def title_of(label: str) -> str:
     """The title of a rule; another label, such as that of a variant, is a title already."""
     facts = built_in(label)
     return facts.title if facts else components.short(label)
-
-
-def _partition(choice: Choice) -> Choice:
-    from kasync.data import partition
-
-    shown = vars(partition.build(choice.kind, **choice.settings))
-    return choice.spelled_out({name: value for name, value in shown.items() if value or name not in LATER})
-
-
-def _fault(choice: Choice) -> Choice:
-    from kasync import faults
-
-    fault = faults.build(choice.kind, **choice.settings)
-    shown = {name: value for name, value in vars(fault).items() if value is not None}
-    if fault.clients is not None:
-        del shown["share"]
-    return choice.spelled_out(shown)
-
-
-def _check_names(settings: RunSettings) -> None:
-    from kasync import data, models
-    from kasync.data.federated import SCALES
-    from kasync.experiments.build import OPTIMIZERS
-    from kasync.simulator.memory import HOLDS
-    from kasync.simulator.plan import STALENESS
-
-    for kind, value, options in (
-        ("dataset", settings.dataset, data.names()),
-        ("model", settings.model or "mlp", models.names()),
-        ("scale", settings.scale, SCALES),
-        ("staleness", settings.staleness, STALENESS),
-        ("optimizer", settings.optimizer, OPTIMIZERS),
-        ("precision", settings.precision, PRECISIONS),
-        ("hold", settings.hold, HOLDS),
-    ):
-        if value not in options and not (components.is_own(value) and kind in OWN):
-            raise unknown(kind, value, options)
-    for kind, name in (("loss", settings.loss), *(("metric", name) for name in settings.metrics)):
-        if name and not callable(components.load(name, kind)):
-            raise UserError(f"{kind} {name!r} is no function: name one.")
-
-
-def _check_device(settings: RunSettings) -> None:
-    from kasync.simulator.validation import check_device
-
-    if settings.device_kind not in ("cpu", "cuda"):
-        raise UserError(f"device = {settings.device!r}: give 'cpu', or 'cuda' for a GPU.")
-    check_device(settings.device)
-    if settings.precision == "tf32" and settings.device_kind != "cuda":
-        raise UserError(f"precision = 'tf32' on device {settings.device!r}: it is for a GPU, choose device 'cuda'.")

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kasync import files, lock, statistics
-from kasync.errors import UserError
+from kasync.errors import UserError, optional
 from kasync.files import flat, nested
 
 FORMAT, VERSION = "kasync results", 2
@@ -189,12 +189,8 @@ def _row(run: Run) -> dict[str, Any]:
 
 
 def _arrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as problem:
-        raise UserError("the store needs pyarrow: pip install 'kasync[cli]'.") from problem
-    return pyarrow, pyarrow.parquet
+    words = "the store needs pyarrow: pip install 'kasync[cli]'."
+    return optional("pyarrow", words), optional("pyarrow.parquet", words)
 
 
 def write_table(path: Path, table: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> None:

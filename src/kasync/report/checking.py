@@ -84,13 +84,10 @@ def estimates(every: Iterable[Results]) -> Iterator[Estimate]:
     for experiment in (experiment for results in every for experiment in results.experiments):
         lines = experiment.lines
         found = [measure.estimate(line) for line, measure in product(lines, all_of(experiment))]
-        if experiment.about.baseline:
-            times = tables.to_targets(experiment)
-            found += [tables.sooner(experiment, line, time) for line, time in product(lines, times)]
+        found += [each for line in lines for each in tables.sooner(experiment, line).values()]
         for task, way, beside in experiment.panels:
             pairs = permutations(beside, 2)
             found += [measure.difference(*pair) for pair, measure in product(pairs, tables.JUDGED)]
             found += [each.share for each in standings(experiment, task, way)]
-        for task, rule in product(experiment.tasks, experiment.rules):
-            found += filter(None, tables.between_semantics(experiment, task, rule))
+        found += [gap for _, gaps in tables.between_semantics(experiment) for gap in gaps]
         yield from filter(None, found)

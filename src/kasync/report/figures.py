@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 
 from kasync import files
-from kasync.errors import UserError
+from kasync.errors import optional
 from kasync.experiments.experiment import Contender, Task
 from kasync.experiments.settings import built_in
 from kasync.report.numbers import FOLD, Band, counts, during, evaluations, sweeps
 from kasync.report.results import ACCURACY, PRINTED, WORDS, Findings, Line, Results
 from kasync.statistics import FEW, LEVEL, bands
 
-FORMATS = ("png", "pdf")
-NO_DATES = {"png": {}, "pdf": {"CreationDate": None, "ModDate": None}}  # the same results give the same files
+FORMATS = {"png": {}, "pdf": {"CreationDate": None, "ModDate": None}}  # no dates: the same results, the same files
 WIDE, NARROW = 6, 3  # panels in a row, at most; how many where there are more
 MANY = 4  # tasks of a group from which on one figure shows all of them
 LONGER = 3  # times as long as the shortest run from which on time is drawn in powers of ten
@@ -87,10 +86,8 @@ def figures_of(experiment: Findings) -> Iterator[tuple[str, Any]]:
     elif experiment.tried:
         drawn = [("rates", sensitivity(experiment))]
     else:
-        groups = experiment.groups().items()
-        drawn = [(f"{name}-accuracy", curves(experiment, tasks)) for name, tasks in groups]
-        drawn += [(f"{name}-final", ladder(experiment, tasks)) for name, tasks in groups]
-        drawn += [(f"{name}-overview", overview(experiment, tasks)) for name, tasks in groups]
+        kinds, groups = {"accuracy": curves, "final": ladder, "overview": overview}, experiment.groups().items()
+        drawn = [(f"{name}-{kind}", draw(experiment, tasks)) for kind, draw in kinds.items() for name, tasks in groups]
         if "Figure 2" in experiment.about.figures:
             drawn.append(("motivation", motivation(experiment)))
     for name, figure in drawn:
@@ -103,9 +100,9 @@ def save(results: Results, folder: Path) -> list[tuple[str, Path]]:
     saved = []
     for experiment in results.experiments:
         for name, figure in figures_of(experiment):
-            for kind in FORMATS:
+            for kind, metadata in FORMATS.items():
                 content = io.BytesIO()
-                figure.savefig(content, format=kind, dpi=150, metadata=NO_DATES[kind])
+                figure.savefig(content, format=kind, dpi=150, metadata=metadata)
                 files.write(folder / f"{name}.{kind}", content.getvalue())
             saved.append((experiment.name, folder / f"{name}.png"))
     return saved
@@ -324,13 +321,10 @@ def panels(
     rows: int, columns: int, width: float = 3.9, height: float = 3.0, share_heights: bool = False
 ) -> tuple[Any, Any]:
     """A figure and its panels [rows, columns]."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as problem:
-        raise UserError("figures need matplotlib: pip install 'kasync[plot]'.") from problem
-    figure = Figure(figsize=(max(6.4, width * columns + 0.4), height * rows + 0.9), layout="constrained")
-    FigureCanvasAgg(figure)
+    words = "figures need matplotlib: pip install 'kasync[plot]'."
+    drawing, agg = optional("matplotlib.figure", words), optional("matplotlib.backends.backend_agg", words)
+    figure = drawing.Figure(figsize=(max(6.4, width * columns + 0.4), height * rows + 0.9), layout="constrained")
+    agg.FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False, sharey=share_heights)
     for panel in axes.flat:
         panel.spines[["top", "right"]].set_visible(False)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kasync.experiments.experiment import Contender, Task
 from kasync.experiments.settings import facts_of
 from kasync.report.results import ACCURACY, ANY, STABILITY, WORDS, Findings, Line, reaching
-from kasync.statistics import Estimate, bands, estimate, ratios
+from kasync.statistics import Estimate, bands
 from kasync.verdict import verdict
 
 POINTS = 160  # on a curve, at most: more cannot be told apart on a screen
@@ -123,23 +123,19 @@ def standings(experiment: Findings, task: Task, way: str) -> list[Standing]:
     paces = {line: each.mean for line in rivals if (each := steps[line]) and each.count == len(line.finished)}
     made = []
     for line, accuracy in found.items():
-        share = estimate(ratios(ACCURACY.by_seed(line), ACCURACY.by_seed(limit))) if limit else None
+        share = ACCURACY.ratio(line, limit) if limit else None
         standing = Standing(line, accuracy, STABILITY.estimate(line), share=share, steps=steps[line])
         if best is not None and line in rivals:
+            gaps = [ACCURACY.difference(line, other) for other in rivals if other is not line]
             standing = replace(
                 standing,
                 shortfall=best.mean - accuracy.mean,
                 within=accuracy.mean >= best.mean - (best.half or 0.0),
-                ahead=len(rivals) > 1 and all(_beats(line, other) for other in rivals if other is not line),
+                ahead=bool(gaps) and all(gap and gap.excludes_zero and gap.mean > 0 for gap in gaps),
                 fastest=line in paces and paces[line] == min(paces.values()),
             )
         made.append(standing)
     return made
-
-
-def _beats(line: Line, other: Line) -> bool:
-    found = ACCURACY.difference(line, other)
-    return found is not None and found.excludes_zero and found.mean > 0
 
 
 def verdicts_in_words(experiment: Findings) -> dict[str, dict[str, str]]:

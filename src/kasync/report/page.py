@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kasync import serving
-from kasync.errors import UserError
+from kasync.errors import UserError, optional
 from kasync.files import flat
 from kasync.report import results as reading
 from kasync.report.figures import looks
@@ -150,11 +150,7 @@ def _packaged(name: str) -> str:
 
 @cache
 def _plotly() -> str:
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as problem:
-        raise UserError("the page needs plotly: pip install 'kasync[report]'.") from problem
-    return str(get_plotlyjs())
+    return str(optional("plotly.offline", "the page needs plotly: pip install 'kasync[report]'.").get_plotlyjs())
 
 
 def _as_script(text: str) -> str:

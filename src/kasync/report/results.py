@@ -15,7 +15,7 @@ from kasync.errors import UserError
 from kasync.experiments.experiment import COSTS, Contender, Experiment, Task
 from kasync.experiments.settings import title_of
 from kasync.experiments.store import ABOUT, Run, Store, run_in
-from kasync.statistics import Estimate, estimate, paired
+from kasync.statistics import Estimate, estimate, paired, ratios
 
 SEMANTICS = ("true", "published-code", "none")
 WORDS = {"true": "true staleness", "published-code": "published code", "none": "no staleness"}
@@ -222,6 +222,10 @@ class Measure:
     def difference(self, line: Line, other: Line) -> Estimate | None:
         """This line minus the other, paired by seed."""
         return paired(self.by_seed(line), self.by_seed(other))
+
+    def ratio(self, line: Line, other: Line) -> Estimate | None:
+        """This line over the other, paired by seed."""
+        return estimate(ratios(self.by_seed(line), self.by_seed(other)))
 
 
 def _of(name: str, title: str, digits: int = 4, column: str = "") -> Measure:

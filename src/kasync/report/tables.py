@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import mean
@@ -15,7 +15,7 @@ from kasync.files import csv_text
 from kasync.report import results as reading
 from kasync.report.numbers import FOLD, KEPT, NEAR, Standing, standings, sweeps
 from kasync.report.results import ACCURACY, ANY, PRINTED, STABILITY, WORDS, Findings, Line, Measure, Results, all_of
-from kasync.statistics import LEVEL, METHOD, Estimate, estimate, holm, p_value, ratios
+from kasync.statistics import LEVEL, METHOD, Estimate, holm, p_value
 from kasync.statistics import differences as differences_by_seed
 from kasync.verdict import between, compared, ranked
 
@@ -74,27 +74,18 @@ def race(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
                 if each is measure and (place == 1 or 1 in others):
                     cell = f"**{cell}**" if place == 1 else f"{cell} {WITHIN}"
                 row[each.title] = cell if printed is None else f"{cell} (printed: {printed:g})"
-            ratios = times_sooner(experiment, line).items()
-            rows.append(row | {f"{title}: {baseline} over this rule": text for title, text in ratios})
+            for title, found in sooner(experiment, line).items():
+                row[f"{title}: {baseline} over this rule"] = number(found, 2, len(line.runs))
+            rows.append(row)
     return table(f"### {name} (bold: the best; {WITHIN}: tied with it by paired t-tests, Holm's correction)", rows)
 
 
-def to_targets(experiment: Findings) -> list[Measure]:
-    """Virtual time to each target of the experiment."""
-    return [reading.reaching(target, "time", experiment.about.metric) for target in experiment.about.targets]
-
-
-def sooner(experiment: Findings, line: Line, time: Measure) -> Estimate | None:
-    """The baseline's time to a target over this line's, seed by seed, where both are there."""
-    beside = experiment.beside(line.task, experiment.semantics[0])
-    theirs = [other for other in beside if other.rule.label == experiment.about.baseline]
-    return estimate(ratios(time.by_seed(theirs[0]), time.by_seed(line))) if theirs else None
-
-
-def times_sooner(experiment: Findings, line: Line) -> dict[str, str]:
-    """The same of every target, by its title."""
-    times = to_targets(experiment)
-    return {time.title: number(sooner(experiment, line, time), 2, len(line.runs)) for time in times}
+def sooner(experiment: Findings, line: Line) -> dict[str, Estimate | None]:
+    """By target: the baseline's virtual time to it over this line's, seed by seed, where both are there."""
+    about, beside = experiment.about, experiment.beside(line.task, experiment.semantics[0])
+    theirs = next((other for other in beside if other.rule.label == about.baseline), None)
+    times = [reading.reaching(target, "time", about.metric) for target in about.targets]
+    return {time.title: None if theirs is None else time.ratio(theirs, line) for time in times}
 
 
 def ties(experiment: Findings, task: Task) -> list[tuple[Line, list[int]]]:
@@ -129,15 +120,12 @@ def _about(experiment: Findings) -> str:
     return "\n\n".join(line for line in lines if line.strip())
 
 
-def _by_semantics(experiment: Findings, task: Task, rule: Contender) -> dict[str, Line]:
-    return {line.staleness: line for line in experiment.lines if line.task is task and line.rule is rule}
-
-
 def _beside_the_paper(experiment: Findings, name: str, tasks: Sequence[Task]) -> str:
     """Accuracy and stability: what is printed, and ours under each semantics."""
     rows = []
     for task, rule in product(tasks, experiment.rules):
-        row, lines = {"task": task.title, "rule": rule.title}, _by_semantics(experiment, task, rule)
+        row = {"task": task.title, "rule": rule.title}
+        lines = {line.staleness: line for line in experiment.lines if line.task is task and line.rule is rule}
         for measure in JUDGED if lines else ():
             printed = next(iter(lines.values())).paper(PRINTED[measure.name])
             row[f"{measure.title}: paper"] = NOTHING if printed is None else f"{printed:.4f}"
@@ -164,19 +152,19 @@ def _between_semantics(experiment: Findings) -> str:
     """What the aliased semantics of the published code adds."""
     names = ("task", "rule", "final accuracy", "stability")
     rows = [
-        dict(zip(names, (task.title, rule.title, *map(difference, gaps)), strict=True))
-        for task, rule in product(experiment.tasks, experiment.rules)
-        if (gaps := between_semantics(experiment, task, rule))
+        dict(zip(names, (line.task.title, line.rule.title, *map(difference, gaps)), strict=True))
+        for line, gaps in between_semantics(experiment)
     ]
     return table("### Published code − true staleness, paired by seed", rows)
 
 
-def between_semantics(experiment: Findings, task: Task, rule: Contender) -> list[Estimate | None]:
-    """The published code minus true staleness, in accuracy and stability; nothing where one of the two is missing."""
-    lines = _by_semantics(experiment, task, rule)
-    if not {"true", "published-code"} <= lines.keys():
-        return []
-    return [measure.difference(lines["published-code"], lines["true"]) for measure in JUDGED]
+def between_semantics(experiment: Findings) -> Iterator[tuple[Line, list[Estimate | None]]]:
+    """Each line of the published code, minus that of true staleness in accuracy and stability, where both are there."""
+    true = {(line.task.name, line.rule.label): line for line in experiment.lines if line.staleness == "true"}
+    for line in experiment.lines:
+        other = true.get((line.task.name, line.rule.label))
+        if line.staleness == "published-code" and other is not None:
+            yield line, [measure.difference(line, other) for measure in JUDGED]
 
 
 def _line_by_line(experiment: Findings, measures: Sequence[Measure], title: str) -> str:
@@ -308,16 +296,14 @@ def _pace(each: Standing) -> str:
     return f"**{text}**" if each.fastest else text
 
 
-def _share(each: Standing) -> str:
-    return number(None if each.limit else each.share, 1, scale=100)
-
-
 MATRICES: dict[str, Cell] = {
     f"final accuracy (bold: the best; {WITHIN}: within its 95% interval)": _accuracy,
     "stability (standard deviation of the last ten log accuracies)": lambda each: number(each.stability, 4),
 }
 BESIDE_THE_LIMIT: dict[str, Cell] = {
-    "share of the accuracy without staleness, in %": _share,
+    "share of the accuracy without staleness, in %": (
+        lambda each: number(None if each.limit else each.share, 1, scale=100)
+    ),
     f"steps to {NEAR:.0%} of the accuracy without staleness (bold: the fewest, with every seed)": _pace,
 }
 
@@ -398,7 +384,9 @@ def board(experiment: Findings, task: Task) -> str:
         row = {"place": f"{place}", "rule": line.rule.title, measure.title: measured(measure, line)}
         row["tied with"] = _places(others)
         row |= {cost.title: measured(cost, line) for cost in reading.targets(experiment)}
-        rows.append(row | {f"sooner, {title}": text for title, text in times_sooner(experiment, line).items()})
+        for title, found in sooner(experiment, line).items():
+            row[f"sooner, {title}"] = number(found, 2, len(line.runs))
+        rows.append(row)
     return table(f"## {task.title}", rows)
 
 
