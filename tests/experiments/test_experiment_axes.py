@@ -1,6 +1,7 @@
 """Axes become every combination of their values; a rule at several rates becomes several contenders."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -38,6 +39,8 @@ axes = ["sizes", "labels"]
 name = "plain"
 problem = "digits"
 """
+
+CONTENDERS, FORMS = ["kasync_sgd", "sasgd", "fedasync"], ("sasgd", "sasgd-even")
 
 
 @pytest.fixture
@@ -79,6 +82,46 @@ def test_naming_a_rule_means_all_its_rates_and_the_record_says_whose_they_are(pa
     assert [rule.label for rule in one.only(rules=["sasgd@1", "wkafl"]).rules] == ["sasgd@1", "wkafl"]
     assert {row["of"] for row in one.record()["rules"]} == {"kasync_sgd", "sasgd", "fedasync"}
     assert "another name, rate × 10" in [rule.title for rule in one.rules]
+
+
+TWO_FORMS = (
+    CROSSED.replace('"fedasync"]', '"fedasync", "sasgd-even"]').replace("rates = [0.1, 1, 10]\n", "")
+    + """
+[variants.sasgd-even]
+rule = "sasgd"
+instead_of = "sasgd"
+title = "SASGD, even steps"
+run = { optimizer = "muon" }
+"""
+)
+
+
+def test_of_two_that_compete_as_one_the_better_tuned_enters_under_the_one_name(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(TWO_FORMS)
+    one = replace(catalogue.read(path).only(["plain", "tiny-small-1"]), tuned="tuned.toml")
+    assert [cell.rule.label for cell in one.only(["plain"]).cells([0])] == [*CONTENDERS, "sasgd-even"]  # to be tuned
+    scores = {"plain": (0.8, 0.9), "tiny-small-1": (0.9, 0.9)}
+    rows = [(task, rule, best) for task, both in scores.items() for rule, best in zip(FORMS, both, strict=True)]
+    rows += [(task, rule, 0.1) for task in scores for rule in ("kasync_sgd", "fedasync")]
+    lr = {"sasgd": 0.5, "sasgd-even": 0.25}
+    chosen = [Chosen(task, "digits", rule, {"lr": lr.get(rule, 1.0)}, best) for task, rule, best in rows]
+    cells = one.cells([0], tuned=Tuned("tuned.toml", chosen))
+    assert [cell.rule.label for cell in cells] == CONTENDERS * 2
+    entered = {cell.task.name: cell for cell in cells if cell.rule.label == "sasgd"}
+    plain, tiny = (entered[name].settings for name in scores)
+    assert (plain.optimizer, plain.rule.settings["lr"]) == ("muon", 0.25)
+    assert (tiny.optimizer, tiny.rule.settings["lr"]) == ("none", 0.5)  # of equal ones the rule as it is
+    assert entered["plain"].record()["entry"] == "sasgd-even"
+    assert "entry" not in entered["tiny-small-1"].record()
+    assert [row["label"] for row in one.record()["rules"]] == CONTENDERS
+
+
+def test_what_stands_in_for_nobody_is_refused(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(TWO_FORMS.replace('instead_of = "sasgd"', 'instead_of = "sasg"'))
+    with pytest.raises(UserError, match=r"'sasg'.*sasgd"):
+        catalogue.read(path)
 
 
 def test_axes_and_factors_are_columns_of_the_cells_and_come_back_from_the_record(path):

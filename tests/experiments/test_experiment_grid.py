@@ -4,10 +4,12 @@ import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from kasync import report
 from kasync.comparison import Tune, tuning
 from kasync.errors import UserError
 from kasync.experiments import experiment as catalogue
@@ -232,6 +234,28 @@ def test_a_best_rate_at_the_end_of_its_grid_is_followed_as_far_as_asked(mine, tm
     assert rates(further) == pytest.approx([*grid, grid[-1] * tuning.STEP])
     with pytest.raises(UserError, match="further = -1"):
         tuning.tune(mine, tmp_path, further=-1)
+
+
+def test_two_forms_of_a_rule_are_tuned_apart_and_compete_as_one(mine, tmp_path):
+    text = Path(mine).read_text().replace('"gsgm"', '"even"')
+    even = '[variants.even]\nrule = "fresh"\ninstead_of = "fresh"\nrun = { optimizer = "muon" }\n'
+    Path(mine).write_text(text.replace("[[quick]]", f"{even}\n[[quick]]", 1))
+    path = tuning.tune(mine, tmp_path, budget=2, further=1, seeds=2, overrides={"steps": 10})
+    tries = [(row["rule"], row["seed"]) for row in _tried(path)]
+    first = {rule: tries.count((rule, tuning.FIRST_SEED)) for rule in ("wkafl", "fresh", "even")}
+    assert first == {"wkafl": 6, "fresh": 3, "even": 3}  # who competes alone gets as many as the two together
+    assert [tries.count((rule, tuning.FIRST_SEED + 1)) for rule in first] == [6, 3, 3]  # and as many finalists
+    scores = {row.rule: row.accuracy for row in Tuned.read(path).chosen}
+    better = scores["even"] > scores["fresh"]
+    planned = grid.plan([mine], tuned=str(path), overrides={"steps": 10})
+    assert {cell.rule.label for cell in planned.cells} == {"wkafl", "fresh"}
+    forms = {cell.settings.optimizer for cell in planned.cells if cell.rule.label == "fresh"}
+    assert forms == {"muon" if better else "none"}
+    grid.carry_out(planned, tmp_path)
+    written = report.write(tmp_path, figures=False, html=False).tables.read_text()
+    assert ("as even on 1 of 1 tasks" in written) == better
+    assert "even steps" not in written
+    assert "| even |" not in written
 
 
 def test_neighbouring_rates_are_as_far_apart_as_asked(mine, tmp_path):

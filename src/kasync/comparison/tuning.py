@@ -80,7 +80,7 @@ class Tune:
 class Way:
     """How the tries of every rule are spent: on rates first, `factors` times its own, the last ones on its main knob.
 
-    Where there are `final_seeds`, the FINALISTS best settings are tried with them in the end.
+    Where there are `final_seeds`, the best settings, `finalists` of them, are tried with them in the end.
     """
 
     spacing: float  # factor between neighbouring rates
@@ -89,6 +89,7 @@ class Way:
     seeds: Sequence[int]
     factors: Sequence[float] = (1.0,)
     final_seeds: Sequence[int] = ()
+    finalists: int = FINALISTS
 
 
 class Search:
@@ -122,7 +123,7 @@ class Search:
             return [(settings, seed) for settings in wanted for seed in self.way.seeds]
         finals, self.final_seeds = self.final_seeds, ()
         means = self.means
-        best = sorted(means, key=lambda place: -means[place])[:FINALISTS]
+        best = sorted(means, key=lambda place: -means[place])[: self.way.finalists]
         return [(dict(place), seed) for seed in finals for place in best]
 
     def _next(self) -> list[dict[str, float]]:
@@ -280,7 +281,8 @@ def tune(
     shrink with staleness need other magnitudes than rules whose weights sum to one, so one grid for all is unfair.
     `further` more follow the best one, and with `knob` come values of its main knob. All this with the first seed; with
     several the FINALISTS best settings of each rule are tried with all of them, so that a sharp edge that one seed does
-    not see is seen by another.
+    not see is seen by another. Where contenders compete two as one (`instead_of`), those that compete alone get as many
+    tries, more rates, and finalists as the two together.
 
     `where` is what `grid.make` takes: engine, jobs, workers, address and display.
     """
@@ -300,7 +302,9 @@ def tune(
     knob_tries = KNOB_TRIES if knob else 0
     tries = budget + further + knob_tries
     way = Way(spacing, tries, knob_tries, seed_list[:1], rate_grid(budget, spacing), seed_list[1:])
-    searches = {place: Search(*each, way) for place, each in of_cells(cells).items()}
+    pairs = {label for each in one.rules if each.instead_of for label in (each.label, each.instead_of)}
+    alone = replace(way, tries=2 * tries, finalists=2 * FINALISTS) if pairs else way
+    searches = {place: Search(*each, way if place[1] in pairs else alone) for place, each in of_cells(cells).items()}
     judge = _probability if one.metric == "perplexity" else _accuracy
     carry_out(list(searches.values()), out, judge, strict=True, **where)
     problems = {task.name: task.problem.name if task.problem else "" for task in one.tasks}

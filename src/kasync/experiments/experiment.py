@@ -58,7 +58,8 @@ class Problem:
 class Contender:
     """A rule under a label of its own: with other settings, with parts left out, or with a run of another shape.
 
-    With a `factor` it is the contender `of` with its learning rate, tuned or not, times this factor.
+    With a `factor` it is the contender `of` with its learning rate, tuned or not, times this factor. With `instead_of`
+    it takes the place of that contender wherever tuning found it better: the two compete as one.
     """
 
     label: str
@@ -68,6 +69,7 @@ class Contender:
     run: Mapping[str, Any] = field(default_factory=dict)
     of: str = ""
     factor: float = 1.0
+    instead_of: str = ""
 
     @property
     def title(self) -> str:
@@ -114,11 +116,13 @@ class Cell:
     staleness: str
     seed: int
     settings: RunSettings  # resolved
+    entry: str = ""  # the label of what took the rule's place
 
     def record(self) -> dict[str, Any]:
         """As cells.parquet has it."""
-        run = self.settings
-        return cell_record(self.task, self.rule, self.staleness, self.seed, run.name, run.device_kind, run.precision)
+        run, entry = self.settings, {"entry": self.entry} if self.entry else {}
+        place = (self.task, self.rule, self.staleness, self.seed)
+        return cell_record(*place, run.name, run.device_kind, run.precision) | entry
 
 
 def cell_record(
@@ -187,11 +191,29 @@ class Experiment:
         """Every run, resolved and checked; seed by seed, so that an unfinished grid has whole rows."""
         cells: list[Cell] = []
         for seed in range(self.seeds) if seeds is None else seeds:
-            for task, rule, semantics in product(self.tasks, self.rules, staleness):
-                cell = self._cell(task, rule, semantics, seed, tuned, overrides or {})
-                if cell not in cells[-len(staleness) :]:
-                    cells.append(cell)
+            for task in self.tasks:
+                for (rule, entry), semantics in product(self._entries(task, tuned), staleness):
+                    cell = self._cell(task, entry, semantics, seed, tuned, overrides or {})
+                    if entry is not rule:
+                        cell = replace(cell, rule=rule, entry=entry.label)
+                    if cell not in cells[-len(staleness) :]:
+                        cells.append(cell)
         return cells
+
+    def _entries(self, task: Task, tuned: Tuned | None) -> list[tuple[Contender, Contender]]:
+        """Who competes on a task, each with the contender that it enters: itself, or one that was tuned better."""
+        if tuned is None:
+            return [(each, each) for each in self.rules]
+        groups: dict[str, list[Contender]] = {}
+        for each in sorted(self.rules, key=lambda each: each.instead_of != ""):  # of equal ones the rule as it is
+            groups.setdefault(each.instead_of or each.label, []).append(each)
+        name = task.problem.name if task.problem else ""
+        return [
+            (group[0], max(group, key=lambda each: tuned.found(task.name, name, each.label).accuracy))
+            if len(group) > 1
+            else (group[0], group[0])
+            for group in groups.values()
+        ]
 
     def _cell(
         self, task: Task, rule: Contender, semantics: str, seed: int, tuned: Tuned | None, overrides: Mapping[str, Any]
@@ -219,10 +241,12 @@ class Experiment:
     def record(self) -> dict[str, Any]:
         """As experiments.json has it; the cells are a table of their own."""
         table = {name: value for name, value in vars(self).items() if name not in ("tasks", "rules", "seeds")}
+        labels = {each.label for each in self.rules}
         rules = [
             {"label": each.label, "rule": each.rule, "name": each.name or title_of(each.rule)}
             | ({"of": each.of, "factor": each.factor} if each.of else {})
             for each in self.rules
+            if not (self.tuned and each.instead_of in labels)
         ]
         return table | {"tasks": [task.record() for task in self.tasks], "rules": rules}
 
@@ -303,13 +327,18 @@ class Tuned:
     source: str
     chosen: Sequence[Chosen]
 
-    def applied(self, values: Mapping[str, Any], task: str, problem: str, rule: str) -> dict[str, Any]:
-        """The rule's settings with the chosen ones: for this task if it was tuned, else for its problem."""
+    def found(self, task: str, problem: str, rule: str) -> Chosen:
+        """What was chosen for a rule: for this task if it was tuned, else for its problem."""
         mine = [row for row in self.chosen if row.rule == rule]
         found = [row for row in mine if row.task == task] or [row for row in mine if row.problem == problem]
         if not found:
             raise UserError(f"{self.source} has nothing for the rule {rule!r} on {problem!r}: tune it first.")
-        return {name: value for name, value in values.items() if name != "lr_per_arrival"} | dict(found[0].settings)
+        return found[0]
+
+    def applied(self, values: Mapping[str, Any], task: str, problem: str, rule: str) -> dict[str, Any]:
+        """The rule's settings with the chosen ones."""
+        chosen = self.found(task, problem, rule).settings
+        return {name: value for name, value in values.items() if name != "lr_per_arrival"} | dict(chosen)
 
     @classmethod
     def read(cls, path: Path) -> Tuned:
@@ -373,6 +402,9 @@ def read(path: Path, scale: str = "quick") -> Experiment:
             raise unknown(f"cost in {where}", cost, COSTS)
     variants = {label: _variant(label, row, where) for label, row in table.get("variants", {}).items()}
     rules = [variants.get(label) or Contender(label, label) for label in table["rules"]]
+    for each in rules:
+        if each.instead_of and each.instead_of not in table["rules"]:
+            raise unknown(f"instead_of in [variants.{each.label}] of {where}", each.instead_of, table["rules"])
     own = {
         name: _problem(f"{path.stem}-{name}", row, f"[problems.{name}] of {where}")
         for name, row in table.get("problems", {}).items()
@@ -439,8 +471,9 @@ def _task(row: Mapping[str, Any], problems: Mapping[str, Problem], where: str) -
 
 def _variant(label: str, row: Mapping[str, Any], where: str) -> Contender:
     _only(row, row, f"[variants.{label}] of {where}", ("rule",))
-    own = {name: value for name, value in row.items() if name not in ("rule", "title", "run")}
-    return Contender(label, row["rule"], row.get("title", label), own, row.get("run", {}))
+    own = {name: value for name, value in row.items() if name not in ("rule", "title", "run", "instead_of")}
+    title, run = row.get("title", label), row.get("run", {})
+    return Contender(label, row["rule"], title, own, run, instead_of=row.get("instead_of", ""))
 
 
 def _at_rates(rules: Sequence[Contender], factors: Any, where: str) -> list[Contender]:

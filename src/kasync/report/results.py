@@ -32,6 +32,7 @@ class Line:
     rule: Contender
     staleness: str
     runs: Mapping[int, Run]  # by seed
+    entry: str = ""  # the label of the contender that tuning put in the rule's place
 
     @property
     def finished(self) -> list[Run]:
@@ -141,25 +142,29 @@ def read(folder: str | Path) -> Results:
 def _recorded(store: Store, recorded: Mapping[str, Mapping[str, Any]]) -> Iterable[Findings]:
     """Every experiment of the store, in the order of their names."""
     cells: dict[str, list[tuple[Any, ...]]] = {}
+    entries: dict[str, dict[tuple[Any, ...], str]] = {}
     for row in store.cells():
         place = (row["task"], row["rule"], row["staleness"])
         cells.setdefault(row["experiment"], []).append((place, row["seed"], store.run(row["key"])))
+        entries.setdefault(row["experiment"], {})[place] = row.get("entry") or ""
     for name, table in sorted(recorded.items()):
         try:
             about = Experiment.of(table)
         except (KeyError, TypeError, ValueError) as problem:
             words = f"says nothing of use about {name} ({problem}): delete it and run again."
             raise UserError(f"{store.folder / ABOUT} {words}") from None
-        yield Findings(name, about, _lines(about, cells.get(name, [])))
+        yield Findings(name, about, _lines(about, cells.get(name, []), entries.get(name, {})))
 
 
-def _lines(about: Experiment, cells: Iterable[tuple[Any, ...]]) -> list[Line]:
+def _lines(
+    about: Experiment, cells: Iterable[tuple[Any, ...]], entries: Mapping[tuple[Any, ...], str] | None = None
+) -> list[Line]:
     """Cells ((task, rule, staleness), seed, run) gathered over their seeds, ordered by task, rule, semantics."""
     by_place: dict[tuple[str, str, str], dict[int, Run]] = {}
     for place, seed, run in cells:
         by_place.setdefault(place, {})[seed] = run
     return [
-        Line(task, rule, staleness, dict(sorted(by_place[place].items())))
+        Line(task, rule, staleness, dict(sorted(by_place[place].items())), (entries or {}).get(place, ""))
         for task in about.tasks
         for rule in about.rules
         for staleness in SEMANTICS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -115,6 +116,10 @@ def _about(experiment: Findings) -> str:
     lines += [f"- {f'For {name}: ' if name else ''}{note}" for name, note in stands]
     if about.tuned:
         lines.append(f"Settings of the rules: those chosen in {Path(about.tuned).name}.")
+    entered = Counter((line.rule.title, line.entry) for line in experiment.lines if line.entry)
+    if entered:
+        counts = (f"{rule} as {entry} on {n} of {len(about.tasks)} tasks" for (rule, entry), n in entered.items())
+        lines.append(f"Entered in the form that was tuned better: {', '.join(counts)}.")
     if done < planned:
         lines.append(f"**{planned - done} of its {planned} runs are not finished; numbers will change.**")
     return "\n\n".join(line for line in lines if line.strip())
