@@ -20,7 +20,7 @@
 #define FIRST_CACHE 3 /* where a prefetch puts things */
 #define SECOND_CACHE 2
 #define LINE 64   /* bytes of a cache line */
-#define AHEAD 384 /* bytes that a combination fetches ahead in each row */
+#define AHEAD 640 /* bytes that a combination fetches ahead in each row */
 
 /* Where the product of rows i <= j lies among all pairs. */
 static ALWAYS_INLINE long pair_of(long count, long i, long j) { return i * count - i * (i - 1) / 2 + (j - i); }
