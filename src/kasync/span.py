@@ -203,8 +203,8 @@ class Basis:
             self.blocks[name] = block
             start, self.size = self.size, self.size + length(block)
             self.layout[name] = slice(start, self.size)
-        first = self.blocks["gradients"]
-        self.k = length(first)
+        first, rows = self.blocks["gradients"], self.layout["gradients"]
+        self.k = rows.stop - rows.start
         self.device = (first if isinstance(first, Tensor) else first.table).device
 
     @cached_property
