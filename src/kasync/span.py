@@ -53,6 +53,11 @@ def surely_above(value: Tensor, bound: float = 0.0) -> bool:
     return not unreadable(value) and float(value) > bound
 
 
+def how_many(conditions: Tensor) -> int:
+    """How many of some conditions [K] hold; 0 where they cannot be read."""
+    return 0 if unreadable(conditions) else sum(conditions.tolist())
+
+
 def matrix(block: Block) -> Tensor:
     """[n, D] a block in one piece."""
     return block if isinstance(block, Tensor) else block.gathered()
