@@ -1,5 +1,7 @@
 """Inner products and combinations, by the kernel at each of its levels and by torch."""
 
+import sys
+import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,7 +24,7 @@ def computed_with(way: str, threads: int | None = None) -> Iterator[None]:
     before, fits = torch.get_num_threads(), kernel.fits
     torch.set_num_threads(threads or before)
     if way == "torch":
-        kernel.fits = lambda blocks: False
+        kernel.fits = lambda blocks, start=None: False
     elif kernel.instructions(way) != way:
         pytest.skip(f"no kernel with {way} instructions on this machine")
     try:
@@ -276,17 +278,17 @@ def test_coefficients_for_other_rows_are_refused() -> None:
         span.combine(torch.ones(2, 3, dtype=torch.float64), [torch.randn(4, 10)])
 
 
-def test_without_a_library_torch_does_the_work(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "_kernel.so").write_bytes(b"no library")
-    monkeypatch.setattr(kernel, "__file__", str(tmp_path / "kernel.py"))
-    kernel._library.cache_clear()
+@pytest.mark.parametrize("found", [None, types.SimpleNamespace(VERSION=kernel.VERSION - 1)])
+def test_without_a_library_torch_does_the_work(found: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kasync._kernel", found)  # None: there is none; or one of another version
+    kernel.library.cache_clear()
     try:
         assert not kernel.available()
         assert kernel.instructions() == "none"
         rows = torch.randn(3, 20)
         assert_gram(span.gram([rows]), [rows], by_kernel=False)
     finally:
-        kernel._library.cache_clear()
+        kernel.library.cache_clear()
 
 
 @pytest.mark.parametrize("product", ["gram", "combine"])
@@ -295,6 +297,7 @@ def test_a_rules_products_are_in_full_precision_whatever_is_allowed(product, mon
     monkeypatch.setattr(
         span, "unreadable", lambda tensor: bool(seen.append(torch.get_float32_matmul_precision())) or True
     )
+    monkeypatch.setattr(kernel, "fits", lambda blocks, start=None: False)
     multiply = torch.bmm if product == "gram" else Tensor.__matmul__
 
     def watched(a, b):

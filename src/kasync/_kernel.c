@@ -2,14 +2,15 @@
  *
  * The columns are cut into at most PARTS parts that depend on their number alone; threads take parts as they get free,
  * and what each part gives is added up in the order of the columns: the result does not depend on the threads.
- * No call into Python or torch: loaded with ctypes, see kernel.py.
+ * No call into Python or torch: see _kernel_module.c.
  */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define VERSION 4 /* of the functions below; kernel.py calls no other */
+#include "_kernel_calls.h"
+
 #define PARTS 64  /* most parts the columns are cut into, so most threads of use */
 #define RUN 1024  /* columns summed in the rows' own precision, and kept in the nearest caches */
 #define OUTPUTS 4 /* combinations formed at once */
@@ -19,7 +20,7 @@
 #define FIRST_CACHE 3 /* where a prefetch puts things */
 #define SECOND_CACHE 2
 #define LINE 64   /* bytes of a cache line */
-#define AHEAD 384 /* bytes that a combination fetches ahead in each row */
+#define AHEAD 640 /* bytes that a combination fetches ahead in each row */
 
 /* Where the product of rows i <= j lies among all pairs. */
 static ALWAYS_INLINE long pair_of(long count, long i, long j) { return i * count - i * (i - 1) / 2 + (j - i); }
@@ -171,8 +172,6 @@ static void share(Job *job, long threads) {
         while (started > 0) pthread_join(others[--started], NULL);
     }
 }
-
-int kasync_version(void) { return VERSION; }
 
 /* The instructions in use from now on: this processor's best up to `limit`. A limit below 0 only asks. */
 int kasync_level(int limit) {

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "_kernel_calls.h"
+
 #define ALWAYS_INLINE __attribute__((always_inline)) inline
 #define UNROLL_ALL _Pragma("GCC unroll 8")
 #define TOGETHER 3 /* outputs whose weight gradients are summed at once */
@@ -95,8 +97,6 @@ typedef struct {
 #undef TARGET
 #undef NAME
 #endif
-
-int kasync_level(int limit); /* 0, 1 or 2, see _kernel.c */
 
 #if defined(__x86_64__)
 #define BEST(name) (kasync_level(-1) == 2 ? name##_avx512 : kasync_level(-1) == 1 ? name##_avx2 : name##_plain)

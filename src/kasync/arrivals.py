@@ -66,34 +66,28 @@ class Arrivals:
         return torch.as_tensor(self.clients, dtype=torch.int64)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # one that is frozen takes three times as long to make, and this is made in every step
 class Usable:
     """Arrivals as tensors on the server's device, and which are sound in everything but their gradient's values."""
 
-    arrivals: Arrivals
+    given: Arrivals
     rows: Block  # [K, D] the gradients
     staleness: Tensor  # [K] float64
     losses: Tensor | None  # [K] float64
     batch_sizes: Tensor  # [K] float64
+    clients: Tensor | None  # [K] int64
     right: Tensor | None  # [K] bool, whose gradient has the right length, where one has not
     table: int | None  # clients that the rule's tables have a row for, where it has tables
+    usable: Tensor | None = None  # [K] bool, once it was found out that some are not
 
     @classmethod
     def of(cls, arrivals: Arrivals, params: Tensor, clients: int | None) -> Usable:
         """Check lengths, staleness, losses, batch sizes and, for a rule with a table of `clients` rows, client ids."""
-        device, k = params.device, len(arrivals)
-
-        def numbers(values: Tensor | Sequence[float] | None) -> Tensor:
-            if values is None:
-                return filled(1.0, k, torch.float64, device)
-            if isinstance(values, Tensor):
-                known = values.dtype == torch.float64 and values.device == device
-                return values if known else values.to(device, torch.float64, non_blocking=True)
-            return torch.as_tensor(values, dtype=torch.float64).to(device, non_blocking=True)
-
+        device, sizes = params.device, arrivals.batch_sizes
         rows, right = _block(arrivals.gradients, params)
-        staleness, sizes = numbers(arrivals.staleness), numbers(arrivals.batch_sizes)
-        losses = None if arrivals.losses is None else numbers(arrivals.losses)
+        staleness = _numbers(arrivals.staleness, device)
+        losses = None if arrivals.losses is None else _numbers(arrivals.losses, device)
+        sizes = filled(1.0, len(arrivals), torch.float64, device) if sizes is None else _numbers(sizes, device)
         index = arrivals.client_index
         if clients is not None:
             if index is None:
@@ -106,11 +100,15 @@ class Usable:
                 f"starts has rows of shape {list(arrivals.starts.shape[1:])}: each must be as long as the parameters, "
                 f"{len(params)}"
             )
-        known = {"staleness": staleness, "losses": losses, "batch_sizes": sizes}
-        checked, usable = object.__new__(Arrivals), object.__new__(cls)  # as many of each as was checked before
-        checked.__dict__.update(arrivals.__dict__, gradients=rows, clients=index, usable=None, **known)
-        usable.__dict__.update(arrivals=checked, rows=rows, right=right, table=clients, **known)
-        return usable
+        return cls(arrivals, rows, staleness, losses, sizes, index, right, clients)
+
+    @property
+    def arrivals(self) -> Arrivals:
+        """The same as the parts of a rule see them."""
+        seen = object.__new__(Arrivals)  # as many of each as was checked before
+        own = {name: self.__dict__[name] for name in ("staleness", "losses", "batch_sizes", "clients", "usable")}
+        seen.__dict__.update(self.given.__dict__, gradients=self.rows, **own)
+        return seen
 
     @property
     def reports(self) -> list[Tensor]:
@@ -126,28 +124,40 @@ class Usable:
         if self.right is not None:
             sound = sound & self.right
         if self.table is not None:
-            index = self.arrivals.client_index
+            index = self.clients
             assert index is not None
             sound = sound & (index >= 0) & (index < self.table)
         return sound
 
     def surely(self) -> bool:
         """Whether all of them are for certain, which costs less to ask than which are."""
-        if self.right is not None or any(map(unreadable, self.reports)):
+        if self.right is not None:
             return False
         if self.table is not None:
-            index = self.arrivals.client_index
+            index = self.clients
             assert index is not None
             if unreadable(index):
                 return False
             ids = index.tolist()
             if min(ids) < 0 or max(ids) >= self.table or len(set(ids)) < len(ids):
                 return False
-        for values, least in zip(self.reports, LEAST, strict=False):
+        for values, least in zip((self.staleness, self.batch_sizes, self.losses), LEAST, strict=True):
+            if values is None:  # no losses
+                continue
+            if unreadable(values):
+                return False
             numbers = values.tolist()
-            if not (min(numbers) >= least and math.isfinite(sum(numbers))):
+            if not (min(numbers) >= least and sum(numbers) < math.inf):  # a NaN fails one of the two
                 return False
         return True
+
+
+def _numbers(values: Tensor | Sequence[float], device: torch.device) -> Tensor:
+    """[K] float64, on this device."""
+    if not isinstance(values, Tensor):
+        values = torch.as_tensor(values, dtype=torch.float64)
+    known = values.dtype is torch.float64 and values.device == device
+    return values if known else values.to(device, torch.float64, non_blocking=True)
 
 
 def _block(gradients: Gradients, params: Tensor) -> tuple[Block, Tensor | None]:
@@ -157,7 +167,7 @@ def _block(gradients: Gradients, params: Tensor) -> tuple[Block, Tensor | None]:
         return gradients, None
     if isinstance(gradients, Tensor):
         if gradients.shape[1] == length:
-            known = gradients.dtype == params.dtype and gradients.device == device and not gradients.requires_grad
+            known = gradients.dtype is params.dtype and gradients.device == device and not gradients.requires_grad
             return gradients if known else gradients.detach().to(params), None
         return params.new_zeros(len(gradients), length), torch.zeros(len(gradients), dtype=torch.bool, device=device)
     right = [row.dim() == 1 and len(row) == length for row in gradients]

@@ -310,7 +310,7 @@ class Rule:
         """The arrivals with zeros for rows that are not finite, and which of them can be used [K]."""
         rows = span.matrix(sound.rows)
         usable = sound.mask & span.finite(rows)
-        starts, clients = sound.arrivals.starts, sound.arrivals.client_index
+        starts, clients = sound.given.starts, sound.clients
         if self.needs_starts and starts is not None:
             usable = usable & span.finite(starts)
         if clients is not None and self.table_clients is not None:
@@ -319,8 +319,8 @@ class Rule:
         rows = where(usable[:, None], rows, 0.0)  # 0 * NaN is NaN: rows not used become zero
         if self.needs_starts and starts is not None:
             starts = where(usable[:, None], starts, 0.0)
-        arrivals = replace(sound.arrivals, gradients=rows, starts=starts, clients=clients, usable=usable)
-        return replace(sound, arrivals=arrivals, rows=rows), usable
+        given = replace(sound.given, starts=starts)
+        return replace(sound, given=given, rows=rows, clients=clients, usable=usable), usable
 
     def _through_parts(self, server: ServerState, sound: Usable, usable: Tensor | None, lr: Tensor | None) -> Step:
         """The step after every part; `usable` None means all, which is then found out on the way."""
@@ -372,20 +372,19 @@ class Rule:
         """The step before its first part: each gradient as it came, equal weights."""
         rate = self.lr if lr is None else lr
         full = rate if isinstance(rate, Tensor) else constant(rate, torch.float64, basis.device)
-        step = Step.opened(
-            basis,
-            basis.k,
-            staleness=sound.staleness,
-            losses=sound.losses,
-            batch_sizes=sound.batch_sizes,
-            clients=sound.arrivals.client_index,
-            number=server.step,
-            memory=server.memory,
-            everything=server.memory,
-            lr=full if self.schedule is None else full * self.schedule(server.step).to(basis.device).double(),
-            full_lr=full,
-            stage=server.memory["stage"],
-        )
+        given = {
+            "staleness": sound.staleness,
+            "losses": sound.losses,
+            "batch_sizes": sound.batch_sizes,
+            "clients": sound.clients,
+            "number": server.step,
+            "memory": server.memory,
+            "everything": server.memory,
+            "lr": full if self.schedule is None else full * self.schedule(server.step).to(basis.device).double(),
+            "full_lr": full,
+            "stage": server.memory["stage"],
+        }
+        step = Step.opened(basis, basis.k, given)
         if usable is None:
             return step
         step = step.having(usable=usable, all_usable=not span.possible(~usable.all()))
@@ -406,14 +405,15 @@ class Rule:
         A single run on a CPU may ask whether something was not usable; in a CUDA graph or a stack of runs nobody can,
         so there every outcome is computed and the right one chosen.
         """
-        old, basis, unreadable = server.memory, step.basis, span.unreadable(step.usable)
+        old, basis = server.memory, step.basis
+        unreadable = not step.all_usable and span.unreadable(step.usable)
         if not step.all_usable and not unreadable and bool(step.skipped):
             return server, step
         self._check_kept(step, old)
         exact = [name for name in step.vectors if old[name].dtype != server.params.dtype]
-        vectors = {name: row for name, row in step.vectors.items() if name not in exact}
+        vectors = {name: row for name, row in step.vectors.items() if name not in exact} if exact else step.vectors
         state: dict[str, Tensor] = {}
-        plain = step.coefficients is eye(step.k, basis.size, basis.device) and basis.size == step.k
+        plain = basis.size == basis.k and step.coefficients is eye(basis.k, basis.k, basis.device)
         direction = step.weights if plain else step.direction  # [B]
         table = torch.stack([direction, *vectors.values()]) if vectors else direction
         if self.optimizer is None:
@@ -426,7 +426,11 @@ class Rule:
             if step.still is not None:
                 params = where(step.still, server.params, params)
                 state = {name: where(step.still, old.get(name, value), value) for name, value in state.items()}
-        after = dict(zip(vectors, long, strict=True)) | dict(step.values) | state | {"stage": step.stage}
+        after = {**step.values, **state}
+        if vectors:
+            after |= zip(vectors, long, strict=True)
+        if step.stage is not old["stage"]:
+            after["stage"] = step.stage
         if exact:
             rows = basis.combined_exactly(torch.stack([step.vectors[name] for name in exact]))
             after |= dict(zip(exact, rows.unbind(), strict=True))

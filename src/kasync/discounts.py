@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kasync import checks
+from kasync.constants import constant
 
 
 class Discount(Protocol):
@@ -63,4 +64,4 @@ class Inverse:
         checks.above("patience", self.patience, 0.0)
 
     def __call__(self, staleness: Tensor) -> Tensor:
-        return self.patience / staleness.clamp(min=self.patience)
+        return (constant(self.patience, staleness.dtype, staleness.device) / staleness).clamp_max(1.0)

@@ -18,8 +18,6 @@ from kasync import kernel
 from kasync.constants import eye, where
 from kasync.kernel import Block, NotFinite, length
 
-_is_one_of_many = torch._C._functorch.is_batchedtensor  # inside torch.vmap
-
 ROWS = 16  # a GPU's products work on so many rows at a time
 CHUNK = 2048  # columns summed in the rows' own precision before the float64 sum over chunks
 EXACT, EXACT_UNREADABLE = 1 << 13, 1 << 20  # columns at a time where the products are in float64
@@ -28,7 +26,7 @@ LARGE = 1e15  # entries whose squares float32 may not hold, nor their sums
 
 def unreadable(tensor: Tensor) -> bool:
     """Whether its values cannot be read in the middle of a step: on CUDA, or where one tensor stands for many runs'."""
-    return tensor.is_cuda or _is_one_of_many(tensor)
+    return tensor.is_cuda or kernel.is_one_of_many(tensor)
 
 
 @contextmanager
@@ -55,6 +53,11 @@ def surely_above(value: Tensor, bound: float = 0.0) -> bool:
     return not unreadable(value) and float(value) > bound
 
 
+def how_many(conditions: Tensor) -> int:
+    """How many of some conditions [K] hold; 0 where they cannot be read."""
+    return 0 if unreadable(conditions) else sum(conditions.tolist())
+
+
 def matrix(block: Block) -> Tensor:
     """[n, D] a block in one piece."""
     return block if isinstance(block, Tensor) else block.gathered()
@@ -78,7 +81,7 @@ def _largest(rows: Tensor) -> Tensor:
 
 def gram(given: Sequence[Block]) -> Tensor:
     """R R^T in float64 for the rows R of all blocks, stacked.  [n, D] ... -> [B, B]"""
-    if _compiled(given):
+    if kernel.fits(given):
         return kernel.gram(given)
     blocks: Sequence[Tensor] = [matrix(block) for block in given]
     if unreadable(blocks[0]):
@@ -101,7 +104,8 @@ def combine(
     With a start [D] the first of them is start - rate * (coefficients @ R) instead. Raises NotFinite where one of the
     first `doubtful` rows, of which nobody knows yet, is not finite.
     """
-    if _compiled(given) and not unreadable(coefficients) and (start is None or _starts(start, rate, given)):
+    known = not unreadable(coefficients) and (isinstance(rate, float) or not unreadable(rate))
+    if known and kernel.fits(given, start):
         return kernel.combine(coefficients, given, start, float(rate), doubtful)
     table = coefficients if coefficients.dim() == 2 else coefficients[None]
     if start is not None:  # joins as one more row
@@ -145,17 +149,6 @@ def _gram_at_once(blocks: Sequence[Tensor]) -> Tensor:
     empty = chunks[0].new_zeros(len(chunks[0]), -rows % ROWS, CHUNK)
     whole, rest = torch.cat([*chunks, empty], dim=1), torch.cat(rests)  # [chunks, rows + empty, CHUNK], [rows, left]
     return torch.bmm(whole, whole.mT).sum(0, dtype=torch.float64)[:rows, :rows] + (rest @ rest.mT).double()
-
-
-def _compiled(blocks: Sequence[Block]) -> bool:
-    first = blocks[0]
-    return not (isinstance(first, Tensor) and unreadable(first)) and kernel.fits(blocks)
-
-
-def _starts(start: Tensor, rate: Tensor | float, blocks: Sequence[Block]) -> bool:
-    """Whether the kernel takes what a combination is to start from."""
-    known = isinstance(rate, float) or not unreadable(rate)
-    return known and not unreadable(start) and kernel.fits_start(start, blocks)
 
 
 def _inner(a: Tensor, b: Tensor) -> Tensor:
@@ -215,8 +208,8 @@ class Basis:
             self.blocks[name] = block
             start, self.size = self.size, self.size + length(block)
             self.layout[name] = slice(start, self.size)
-        first = self.blocks["gradients"]
-        self.k = length(first)
+        first, rows = self.blocks["gradients"], self.layout["gradients"]
+        self.k = rows.stop - rows.start
         self.device = (first if isinstance(first, Tensor) else first.table).device
 
     @cached_property

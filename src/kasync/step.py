@@ -50,10 +50,12 @@ class Step:
     all_usable: bool = False  # known where a CPU could be asked, and then there is nothing to choose
 
     @classmethod
-    def opened(cls, basis: Basis, k: int, **values: Any) -> Step:
+    def opened(cls, basis: Basis, k: int, values: Mapping[str, Any]) -> Step:
         """A step of k arrivals before the first part, all usable, each gradient as it came; a rule's own."""
         step = object.__new__(cls)  # a frozen dataclass sets field by field, which takes ten times as long
-        step.__dict__.update(_first(k, basis.size, basis.device), vectors={}, values={}, rows={}, basis=basis, **values)
+        known = step.__dict__
+        known.update(_first(k, basis.size, basis.device))
+        known.update(values, basis=basis, vectors={}, values={}, rows={})
         return step
 
     @property

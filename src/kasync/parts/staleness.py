@@ -14,7 +14,7 @@ from kasync.constants import where
 from kasync.core import Part, Step
 from kasync.discounts import Discount
 from kasync.parts.tables import ClientPart
-from kasync.span import possible
+from kasync.span import how_many, possible
 
 HALF_E = math.e / 2  # the base of Chen et al. (2019), kept by the paper
 
@@ -34,8 +34,8 @@ class WeighByStaleness(Part):
         if not self.normalize:
             shares = step.averaged(step.batch_sizes)
             return step.weighed(shares * (-math.log(self.base) * step.staleness).exp())
-        excess = step.staleness - step.least(step.staleness)  # the ratio is the same and nothing underflows
-        return step.weighed(step.averaged(step.batch_sizes * (-math.log(self.base) * excess).exp()))
+        scores = torch.sub(step.batch_sizes.log(), step.staleness, alpha=math.log(self.base))
+        return step.weighed(step.kept(scores, -torch.inf).softmax(0))  # nothing underflows
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,10 @@ class DropStale(Part):
             refused = refused.index_copy(0, (step.number % self.window)[None], refusals[None])
             back = step.staleness.clamp(max=self.window - 1).long()  # [K]
             delay = delay - (refusals - refused[(step.number - back) % self.window]).double()
+            step = step.keep(refused=refused)
         fresh = step.kept(delay < self.max_staleness, False)
+        if number := how_many(fresh):
+            return step.having(still=None, weights=where(fresh, 1.0 / number, 0.0))
         nothing = ~fresh.any()
-        step = step.keep(refused=refused, refusals=refusals + nothing)
+        step = step.keep(refusals=refusals + nothing)
         return step.having(still=nothing, weights=step.averaged(fresh.double()))

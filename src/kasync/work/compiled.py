@@ -6,9 +6,6 @@ client, and the largest of 2 x 2. Each call is one long piece of work without Py
 
 from __future__ import annotations
 
-import ctypes
-import functools
-
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -44,7 +41,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair) -> T
     x = _padded(x, padding)
     added = None if bias is None else bias.data_ptr()
     sizes = _sizes(x, weight.shape)
-    kernel.call("kasync_convolve", x.data_ptr(), weight.data_ptr(), added, len(x), sizes, y.data_ptr())
+    kernel.library().convolve(x.data_ptr(), weight.data_ptr(), added, len(x), sizes, y.data_ptr())
     return y
 
 
@@ -55,26 +52,26 @@ def weights(grad: Tensor, x: Tensor, shape: torch.Size, padding: Pair, has_bias:
     """
     n, x = len(out), _padded(x, padding)
     data = (x.data_ptr(), grad.data_ptr(), n, len(x) // n)
-    kernel.call("kasync_weights", *data, _sizes(x, shape), has_bias, kernel.addresses([out], start))
+    kernel.library().weights(*data, _sizes(x, shape), has_bias, kernel.places([out], start))
 
 
 def dense(grad: Tensor, x: Tensor, has_bias: bool, out: Block, start: int) -> None:
     """The same for a dense layer: grad [n, m, outputs], x [n, m, inputs]."""
     data = (x.data_ptr(), grad.data_ptr(), *x.shape, grad.shape[2])
-    kernel.call("kasync_dense", *data, has_bias, kernel.addresses([out], start))
+    kernel.library().dense(*data, has_bias, kernel.places([out], start))
 
 
 def pool(x: Tensor) -> Tensor:
     """[..., high / 2, wide / 2] the largest of every 2 x 2 of x [..., high, wide]."""
     y = x.new_empty(*x.shape[:-2], x.shape[-2] // 2, x.shape[-1] // 2)
-    kernel.call("kasync_pool", x.data_ptr(), *_lines(x), y.data_ptr())
+    kernel.library().pool(x.data_ptr(), *_lines(x), y.data_ptr())
     return y
 
 
 def unpool(x: Tensor, y: Tensor, grad: Tensor) -> Tensor:
     """[..., high, wide] the gradient of y = pool(x) at the first of those equal to it, as PyTorch does."""
     back = torch.empty_like(x)
-    kernel.call("kasync_unpool", x.data_ptr(), y.data_ptr(), grad.data_ptr(), *_lines(x), back.data_ptr())
+    kernel.library().unpool(x.data_ptr(), y.data_ptr(), grad.data_ptr(), *_lines(x), back.data_ptr())
     return back
 
 
@@ -94,12 +91,6 @@ def _padded(x: Tensor, padding: Pair) -> Tensor:
     return functional.pad(x, (left, left, above, above)) if above or left else x
 
 
-def _sizes(x: Tensor, shape: torch.Size) -> ctypes.Array[ctypes.c_long]:
+def _sizes(x: Tensor, shape: torch.Size) -> tuple[int, ...]:
     """Outputs, inputs, height and width of the kernel, height and width of a picture."""
-    return _longs((*shape, *x.shape[2:]))
-
-
-@functools.lru_cache(maxsize=1000)
-def _longs(numbers: tuple[int, ...]) -> ctypes.Array[ctypes.c_long]:
-    """Of these numbers, for the library, which only reads them."""
-    return (ctypes.c_long * len(numbers))(*numbers)
+    return (*shape, *x.shape[2:])
