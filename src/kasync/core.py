@@ -116,6 +116,8 @@ class Rule:
     def __post_init__(self) -> None:
         checks.at_least("lr", self.lr, 0.0)
         optimizers.check(self.optimizer)
+        if self.schedule is not None:
+            checks.function("schedule", self.schedule, of="the step [], such as kasync.schedules.Linear(1000)")
         object.__setattr__(self, "clients", self._agreed_clients())
         object.__setattr__(self, "parts", tuple(map(self._bound, self.parts)))
         self._check_order()
@@ -366,6 +368,12 @@ class Rule:
                 f"float64 of shape {list(old.shape)}."
             )
 
+    def _factor(self, number: Tensor, device: torch.device) -> Tensor | float:
+        """What the schedule makes of the learning rate in the step of this number []."""
+        assert self.schedule is not None
+        factor = self.schedule(number)
+        return factor.to(device).double() if isinstance(factor, Tensor) else float(factor)
+
     def _opened(
         self, server: ServerState, sound: Usable, basis: Basis, usable: Tensor | None, lr: float | Tensor | None
     ) -> Step:
@@ -380,7 +388,7 @@ class Rule:
             "number": server.step,
             "memory": server.memory,
             "everything": server.memory,
-            "lr": full if self.schedule is None else full * self.schedule(server.step).to(basis.device).double(),
+            "lr": full if self.schedule is None else full * self._factor(server.step, basis.device),
             "full_lr": full,
             "stage": server.memory["stage"],
         }

@@ -181,3 +181,12 @@ def test_a_schedule_has_a_name(name):
 def test_a_misspelt_schedule_is_an_error_that_names_the_nearest():
     with pytest.raises(ValueError, match="did you mean 'cosine'"):
         schedules.named("cosin", 10)
+
+
+def test_a_schedule_of_ones_own_may_return_a_plain_number_and_what_is_none_is_refused():
+    given, server = deliver(generator(3), 4), ServerState.initial(torch.zeros(LENGTH, dtype=torch.float64))
+    halved, _ = rules.kasync_sgd(1.0, schedule=lambda step: 0.5)(server, given)
+    plain, _ = rules.kasync_sgd(0.5)(server, given)
+    assert torch.equal(halved.params, plain.params)
+    with pytest.raises(ValueError, match="schedule = 'cosine': must be a function"):
+        rules.kasync_sgd(1.0, schedule="cosine")

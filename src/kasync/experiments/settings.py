@@ -70,7 +70,11 @@ class RunSettings:
     seed: Annotated[int, "Decides all that is random."] = 0
     staleness: Annotated[str, "true, published-code or none."] = "true"
     schedule: Annotated[str, "constant, linear, cosine or step."] = "constant"
-    optimizer: Annotated[str, "plain, momentum, adam, adagrad, rmsprop, muon, none."] = "none"
+    optimizer: Annotated[
+        str,
+        "Of the server: none (the rule's own), plain, momentum, nesterov, adam, adamw, adagrad, adafactor, rmsprop, "
+        "fedadam, yogi, look_ahead, heloco, delayed_nesterov or muon.",
+    ] = "none"
     evaluate_every: Annotated[int, "Steps between evaluations; 0: fifty times in the run."] = 0
     validation: Annotated[float, "Share of the training samples held out and tested on; 0: the test set."] = 0.0
     device: Annotated[str, "cpu, cuda or cuda:1."] = "cpu"
