@@ -1,10 +1,12 @@
 """Settings are complete, checked, and the same after writing and reading a file."""
 
+import re
 from dataclasses import replace
+from typing import get_type_hints
 
 import pytest
 
-from kasync import files, rules, timelines
+from kasync import files, optimizers, rules, timelines
 from kasync.errors import UserError
 from kasync.experiments.build import ready, rule_of, timeline_of
 from kasync.experiments.settings import Choice, RunSettings
@@ -170,3 +172,8 @@ def test_rounding_needs_a_gpu(small):
         replace(small, precision="tf32").resolved()
     with pytest.raises(UserError, match="did you mean 'float32'"):
         replace(small, precision="float23").resolved()
+
+
+def test_the_words_of_the_optimizer_setting_name_them_all():
+    (words,) = get_type_hints(RunSettings, include_extras=True)["optimizer"].__metadata__
+    assert optimizers.NAMED.keys() <= set(re.findall(r"\w+", words))
