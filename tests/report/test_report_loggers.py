@@ -4,6 +4,7 @@ import csv
 import json
 import struct
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -112,8 +113,12 @@ def told_to_wandb(folder):
     """The rows of every offline run under this folder: protocol buffers in LevelDB's log format."""
     from wandb.proto import wandb_internal_pb2
 
+    sizes, before, deadline = {}, None, time.monotonic() + 60
+    while (max(sizes.values(), default=0) <= 7 or sizes != before) and time.monotonic() < deadline:
+        time.sleep(0.5)  # W&B's service writes on after `finish` has returned
+        before, sizes = sizes, {path: path.stat().st_size for path in folder.glob("**/*.wandb")}
     rows = []
-    for path in sorted(folder.glob("**/*.wandb")):
+    for path in sorted(sizes):
         content, place, whole = path.read_bytes(), 7, b""  # after W&B's own seven bytes
         while place + 7 <= len(content):
             length, kind = struct.unpack("<4xHB", content[place : place + 7])
